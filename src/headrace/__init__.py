@@ -1,0 +1,1 @@
+"""Headrace: one log; queue, topic, schedule and table."""
