@@ -8,7 +8,8 @@ Four families, told apart by what the caller should do next:
     ShardStopped      this shard is stopped and must be re-opened; other shards go on
 
 Every class has a stable ``code`` (the word that travels on the wire, in JSON and in exit messages) and a row in
-``ROWS``, which says how each protocol spells it. A message says what was wrong, with the value, and what would be right.
+``ROWS``, which says how each protocol spells it. A message says what was wrong, with the value, and what would be
+right.
 """
 
 from __future__ import annotations
@@ -189,7 +190,8 @@ class Row(NamedTuple):
 
 
 # gRPC numbers: 2 UNKNOWN 3 INVALID_ARGUMENT 4 DEADLINE_EXCEEDED 5 NOT_FOUND 6 ALREADY_EXISTS 7 PERMISSION_DENIED
-# 8 RESOURCE_EXHAUSTED 9 FAILED_PRECONDITION 12 UNIMPLEMENTED 13 INTERNAL 14 UNAVAILABLE 15 DATA_LOSS 16 UNAUTHENTICATED.
+# 8 RESOURCE_EXHAUSTED 9 FAILED_PRECONDITION 12 UNIMPLEMENTED 13 INTERNAL 14 UNAVAILABLE 15 DATA_LOSS
+# 16 UNAUTHENTICATED.
 # MQTT 5 reason codes: OASIS MQTT 5.0 §2.4. The native numbers are frozen: never reuse one.
 ROWS: dict[type[HeadraceError], Row] = {
     InvalidArgument: Row(400, 3, 0x83, 1),
