@@ -60,7 +60,7 @@ def dead_letters_topic(topic: str) -> str:
     if len(name.encode()) > NAME_BYTES_MAX:
         raise InvalidArgument(
             f"topic name {_shown(topic)} is too long for its dead-letter topic {DEAD_LETTERS_PREFIX}…: shorten it to "
-            f"{NAME_BYTES_MAX - len(DEAD_LETTERS_PREFIX)} bytes, or set dead_letters.topic or dead_letters.enabled=false"
+            f"{NAME_BYTES_MAX - len(DEAD_LETTERS_PREFIX)} bytes, set dead_letters.topic or dead_letters.enabled=false"
         )
     return name
 
@@ -82,7 +82,7 @@ def _check(what: str, name: object) -> str:
         for place, character in enumerate(name):
             if character < " " or "\x7f" <= character <= "\x9f":
                 raise InvalidArgument(
-                    f"{what} name {_shown(name)}: control character U+{ord(character):04X} at place {place}; leave it out"
+                    f"{what} name {_shown(name)}: control character U+{ord(character):04X} at place {place}"
                 )
     if name[0] in _LEVEL_STARTS_REFUSED or "/+" in name or "/#" in name or "/$" in name:
         level = next(level for level in name.split("/") if level.startswith(_LEVEL_STARTS_REFUSED))
