@@ -30,3 +30,117 @@ BATCH_MESSAGES_MAX: Final = 4096
 """A batch's ids are contiguous inside one millisecond's 12-bit id sequence."""
 BATCH_BYTES_MAX: Final = 64 * MIB + 256 * KIB
 """One message of the highest size with its key, headers and overhead."""
+
+# -- routing ----------------------------------------------------------------------------------------------------------
+TOPIC_BYTES_MAX: Final = 65_535
+"""What MQTT's two-byte length can say [MQTT-4.7.3-3]."""
+TOPIC_LEVELS_MAX: Final = 128
+"""Each level is one step of every match and one node of the trie; real hierarchies have fewer than twenty."""
+MATCH_CACHE_TOPICS_MAX: Final = 4096
+"""Topics whose subscribers are remembered between changes."""
+MATCH_CACHE_SUBSCRIBERS_MAX: Final = 262_144
+"""Subscribers held by all remembered answers together: about 2 MB of references."""
+GROUP_FILTER_TESTS_MAX: Final = 32
+"""Headers one group filter may test: it runs once a message."""
+GROUP_FILTER_VALUES_MAX: Final = 1024
+"""Values of one `in` list."""
+GROUP_FILTER_VALUE_BYTES_MAX: Final = 4 * KIB
+"""One value a group filter compares with."""
+TOPIC_PATTERNS_MAX: Final = 256
+"""Patterns of one token or access rule: each is tried on a miss."""
+
+# -- mqtt -------------------------------------------------------------------------------------------------------------
+MQTT_CONNECT_BYTES_MAX: Final = 64 * KIB
+"""The first packet, from a peer nobody knows yet: what 2,000 half-sent ones may cost is 128 MB."""
+MQTT_PACKET_BYTES_MAX: Final = 1 * MIB + 128 * KIB
+"""A message of the default size with its topic and properties; raise it together with `max_message_size`."""
+MQTT_USER_PROPERTIES_MAX: Final = 128
+"""User properties of one packet: thousands of tiny ones cost CPU, not bytes."""
+MQTT_USER_PROPERTIES_BYTES_MAX: Final = 64 * KIB
+"""All user properties of one packet together: they become a message's headers."""
+MQTT_FILTERS_MAX: Final = 1024
+"""Topic filters of one SUBSCRIBE or UNSUBSCRIBE."""
+MQTT_CONNECT_DEADLINE_NS: Final = 10 * SECOND_NS
+"""From the accepted socket to a whole CONNECT, however it drips."""
+MQTT_PACKET_GRACE_NS: Final = 60 * SECOND_NS
+"""A packet that has begun must end: this long, and its length at the slowest rate below."""
+MQTT_PACKET_RATE_MIN: Final = 4 * KIB
+"""Bytes a second below which a half-sent packet is given up: slower than a 2G link."""
+MQTT_RECEIVE_MAXIMUM: Final = 1024
+"""QoS 1 and 2 publishes a client may have unacknowledged: what a group commit gathers from one fast client."""
+MQTT_INFLIGHT_MAX: Final = 1024
+"""QoS 1 and 2 messages we have unacknowledged at one client, whatever it would take."""
+MQTT_TOPIC_ALIASES_IN_MAX: Final = 64
+"""Topic names a client may make us remember for its connection."""
+MQTT_TOPIC_ALIASES_OUT_MAX: Final = 16
+"""Topic names we abbreviate for a client that allows it: each costs a lookup a message."""
+MQTT_QUEUE_MESSAGES_MAX: Final = 10_000
+"""Messages waiting for one slow client's window."""
+MQTT_QUEUE_BYTES_MAX: Final = 8 * MIB
+"""Their payloads and topics together."""
+MQTT_OUTGOING_BYTES_MAX: Final = 4 * MIB
+"""Encoded and not yet taken by the socket; above it QoS 0 is dropped and QoS 1 and 2 wait."""
+MQTT_REQUESTS_MAX: Final = 64
+"""SUBSCRIBE and UNSUBSCRIBE packets waiting for the broker's answer; above it we stop reading that client."""
+MQTT_HELD_BYTES_MAX: Final = 256 * KIB
+"""Bytes taken from a client after we asked the shell to stop reading it."""
+
+# -- delivery ---------------------------------------------------------------------------------------------------------
+PRODUCERS_MAX: Final = 10_000
+"""Producers whose repetitions a partition recognises; the one quiet for longest is forgotten first."""
+PRODUCER_BATCHES_KEPT: Final = 32
+"""Batches of one producer and partition that can still be repeated: more than any client has in flight."""
+TICK_WORK_MAX: Final = 8_192
+"""Due things handled in one tick: some ten milliseconds, so that callers are never kept waiting for a flood."""
+EXAMINE_CHUNK: Final = 512
+"""Keys looked at in one go when a group looks for messages whose key is free."""
+ERROR_TEXT_CHARS_MAX: Final = 1_024
+"""Of an error text given with a nack: enough for the line that matters, kept with every attempt."""
+SETTLE_ENTRIES_MAX: Final = 100_000
+"""Receipt runs in one settle call: one record must stay a modest frame."""
+PAUSE_TEXT_CHARS_MAX: Final = 256
+"""Who paused a group, and why."""
+GROUPS_PER_TOPIC_MAX: Final = 1_000
+"""Every publish touches every group's backlog."""
+CONSUMERS_PER_GROUP_MAX: Final = 10_000
+"""Members of one group."""
+
+# -- native protocol (docs/reference/native-protocol.md; those a server announces are defaults of wire.native.Limits) ----
+NATIVE_HELLO_BYTES_MAX: Final = 16 * KIB
+"""A frame of a peer that has not been let in: a token and a few names fit, a flood does not."""
+NATIVE_CONTROL_BYTES_MAX: Final = 64 * KIB
+"""Frames that carry no batches: four names and a map of options."""
+NATIVE_FRAME_BYTES_DEFAULT: Final = 8 * MIB
+"""Eight messages of the default highest size, or a full batch of 2 KiB messages; bounds what half a frame can hold."""
+NATIVE_FRAME_BYTES_MAX: Final = BATCH_BYTES_MAX + 256 * KIB
+"""The highest frame limit that may be configured: the biggest batch with its receipts."""
+NATIVE_ARGUMENTS_BYTES_MAX: Final = 1 * MIB
+"""MessagePack of a CALL: decoded it may be fifty times as large."""
+NATIVE_ATTACHMENTS_MAX: Final = 65_535
+"""Buffers behind one CALL or RESULT: each is a Python object."""
+NATIVE_TEXT_BYTES_MAX: Final = 4 * KIB
+"""An error text, kept with the attempt and in logs."""
+NATIVE_REQUESTS_MAX: Final = 1024
+"""Requests of one connection that may wait for a reply."""
+NATIVE_REQUEST_BYTES_MAX: Final = 32 * MIB
+"""Bytes of waiting requests of one connection; above it the server stops reading, which slows the peer and refuses nothing."""
+NATIVE_SUBSCRIPTIONS_MAX: Final = 256
+"""Subscriptions of one connection."""
+NATIVE_CREDIT_MESSAGES_MAX: Final = 65_536
+"""Messages that may be pushed to a subscription and wait in its client."""
+NATIVE_CREDIT_BYTES_MAX: Final = 64 * MIB
+"""Batch bytes that may be pushed to a subscription and wait in its client."""
+NATIVE_SETTLE_MESSAGES_MAX: Final = 1 << 20
+"""Messages one SETTLE may name: a run is 24 bytes however many it claims."""
+NATIVE_HELLO_TIMEOUT_NS: Final = 5 * SECOND_NS
+"""From connection to WELCOME."""
+NATIVE_HEARTBEAT_NS: Final = 10 * SECOND_NS
+"""Silence before a PING; two and a half of them and the peer is gone."""
+NATIVE_HEARTBEAT_NS_MIN: Final = 1 * SECOND_NS
+"""The shortest span a client may ask for."""
+NATIVE_HEARTBEAT_NS_MAX: Final = 300 * SECOND_NS
+"""The longest span a client may ask for: common firewalls forget a silent connection after five minutes."""
+NATIVE_FRAME_TIMEOUT_NS: Final = 30 * SECOND_NS
+"""For a frame that has begun, plus its length at the rate below."""
+NATIVE_FRAME_RATE_MIN: Final = 16 * KIB
+"""Bytes per second a peer must manage inside a frame; slower is dripping."""
