@@ -8,6 +8,7 @@ KIB: Final = 1024
 MIB: Final = 1024 * KIB
 GIB: Final = 1024 * MIB
 SECOND_NS: Final = 1_000_000_000
+MILLISECOND_NS: Final = 1_000_000
 
 # -- message (3-semantics §1: the numbers every door enforces) ---------------------------------------------------------
 NAME_BYTES_MAX: Final = 255
@@ -30,6 +31,12 @@ BATCH_MESSAGES_MAX: Final = 4096
 """A batch's ids are contiguous inside one millisecond's 12-bit id sequence."""
 BATCH_BYTES_MAX: Final = 64 * MIB + 256 * KIB
 """One message of the highest size with its key, headers and overhead."""
+HEADERS_MAX: Final = 1024
+"""Headers of one message: each is a Python object when read, and 64 KiB of empty ones would be 32,768."""
+TIME_NS_MAX: Final = (1 << 62) - 1
+"""The last instant that can be stored, in 2116; an instant plus a span still fits 63 bits."""
+SPAN_NS_MAX: Final = (1 << 61) - 1
+"""The longest delay or ttl, 73 years."""
 
 # -- routing ----------------------------------------------------------------------------------------------------------
 TOPIC_BYTES_MAX: Final = 65_535
@@ -132,6 +139,8 @@ NATIVE_CREDIT_BYTES_MAX: Final = 64 * MIB
 """Batch bytes that may be pushed to a subscription and wait in its client."""
 NATIVE_SETTLE_MESSAGES_MAX: Final = 1 << 20
 """Messages one SETTLE may name: a run is 24 bytes however many it claims."""
+NATIVE_RUNS_MAX: Final = 65_536
+"""Runs in one frame, and ids one CANCEL may name: each becomes Python objects ten times its size."""
 NATIVE_HELLO_TIMEOUT_NS: Final = 5 * SECOND_NS
 """From connection to WELCOME."""
 NATIVE_HEARTBEAT_NS: Final = 10 * SECOND_NS
@@ -144,3 +153,41 @@ NATIVE_FRAME_TIMEOUT_NS: Final = 30 * SECOND_NS
 """For a frame that has begun, plus its length at the rate below."""
 NATIVE_FRAME_RATE_MIN: Final = 16 * KIB
 """Bytes per second a peer must manage inside a frame; slower is dripping."""
+
+# -- journal ----------------------------------------------------------------------------------------------------------
+JOURNAL_FILE_BYTES_DEFAULT: Final = 64 * MIB
+"""One journal file: large enough that its creation (two syncs) does not show, small enough to be dropped soon."""
+JOURNAL_FILE_BYTES_MIN: Final = 4 * KIB
+"""One page: below it a file is all header."""
+JOURNAL_FILE_ROOM_FRACTION: Final = 8
+"""A new journal file takes at most this part of the room left, so that a small disk holds several."""
+JOURNAL_FILE_ROOM_BYTES_MIN: Final = 1 * MIB
+"""But not less than this: smaller files would be all renames."""
+JOURNAL_SPARES_MAX: Final = 2
+"""Preallocated files kept: the reserve for a full disk, and the next file."""
+JOURNAL_FRAME_BYTES_MAX: Final = 128 * MIB
+"""One frame's body: the biggest batch with its facts fits twice."""
+JOURNAL_POSITION_MAX: Final = (1 << 56) - 1
+"""A position shares eight bytes with the frame's kind: 72 PB, two years at a gigabyte a second."""
+JOURNAL_COPY_BYTES_MAX: Final = 16 * KIB
+"""Bodies up to this are copied into one buffer for the write; copying more costs more than another buffer."""
+JOURNAL_SCAN_BYTES: Final = 1 * MIB
+"""Read in one go by recovery: stays in the processor's cache while its frames are checked."""
+JOURNAL_PEEK_BYTES: Final = 4 * KIB
+"""Read in one go by a random access: a single message with its frame in one call."""
+
+# -- settings ---------------------------------------------------------------------------------------------------------
+CONFIG_FILE_BYTES_MAX: Final = 1 * MIB
+"""A configuration file; anything larger is another file given by mistake."""
+SETTINGS_DEPTH_MAX: Final = 8
+"""Sections inside sections; an alias that contains itself ends here."""
+SETTING_TEXT_CHARS_MAX: Final = 4_096
+"""One value: a path or an address."""
+SETTING_PROBLEMS_SHOWN_MAX: Final = 10
+"""Problems of one configuration told at once; more would scroll the first away."""
+SETTING_COUNT_MAX: Final = 1_000_000_000_000
+"""Counts and rates: far above any use, far below where sums of them overflow 64 bits."""
+DURATION_NS_MAX: Final = 100 * 366 * 86_400 * SECOND_NS
+"""A century: now plus the longest span stays inside 64 bits until 2162."""
+PARTITIONS_MAX: Final = 1_024
+"""Partitions of a topic: each has a log and the state of each group; a queue needs one."""

@@ -1,0 +1,41 @@
+"""What can be set, in words people write: the server's, a topic's and a group's settings.
+
+``headrace.config.sources`` (files, environment, flags) is imported by the command that needs it, not from here.
+"""
+
+from headrace.config.group import GroupConfig, RetryOverrides
+from headrace.config.server import LogConfig, MetricsConfig, ServerConfig
+from headrace.config.settings import (
+    Assignment,
+    Setting,
+    apply,
+    differences,
+    from_plain,
+    settings_of,
+    to_plain,
+    with_settings,
+)
+from headrace.config.topic import RetryConfig, TopicConfig
+from headrace.config.units import format_duration, format_size, parse_duration_ns, parse_size_bytes
+
+__all__ = [
+    "Assignment",
+    "GroupConfig",
+    "LogConfig",
+    "MetricsConfig",
+    "RetryConfig",
+    "RetryOverrides",
+    "ServerConfig",
+    "Setting",
+    "TopicConfig",
+    "apply",
+    "differences",
+    "format_duration",
+    "format_size",
+    "from_plain",
+    "parse_duration_ns",
+    "parse_size_bytes",
+    "settings_of",
+    "to_plain",
+    "with_settings",
+]

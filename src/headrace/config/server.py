@@ -1,0 +1,72 @@
+"""The server's settings."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from headrace.config.kinds import Choice, Duration, Flag, Port, Text, Whole
+from headrace.config.settings import Setting, check
+from headrace.config.topic import TopicConfig
+from headrace.ids import NODE_ID_MAX
+from headrace.limits import SECOND_NS
+
+__all__ = ["JournalBackend", "LogConfig", "LogFormat", "LogLevel", "MetricsConfig", "ServerConfig"]
+
+JournalBackend = Literal["disk", "memory"]
+LogFormat = Literal["auto", "console", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What the process says about itself on stderr."""
+
+    level: Annotated[
+        LogLevel, Setting(Choice("debug", "info", "warning", "error"), "", "least important line shown")
+    ] = "info"
+    format: Annotated[
+        LogFormat, Setting(Choice("auto", "console", "json"), "", "auto is console on a terminal and json elsewhere")
+    ] = "auto"
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+class MetricsConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What the process counts."""
+
+    enabled: Annotated[bool, Setting(Flag(), "", "serve /metrics")] = True
+    interval_ns: Annotated[int, Setting(Duration(SECOND_NS), "interval", "how often costly gauges are refreshed")] = (
+        10 * SECOND_NS
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that can be set for a server process."""
+
+    data_dir: Annotated[str, Setting(Text("a directory"), "", "where everything durable lives")] = "./data"
+    journal: Annotated[JournalBackend, Setting(Choice("disk", "memory"), "", "memory keeps nothing over a restart")] = (
+        "disk"
+    )
+    node_id: Annotated[int, Setting(Whole(0, NODE_ID_MAX), "", "part of every message id; unique in a cluster")] = 1
+    host: Annotated[str, Setting(Text("a host name or address"), "", "where the doors listen")] = "127.0.0.1"
+    native_port: Annotated[int | None, Setting(Port(), "", "the native protocol")] = 7420
+    http_port: Annotated[int | None, Setting(Port(), "", "HTTP, WebSocket and the console")] = 8080
+    mqtt_port: Annotated[int | None, Setting(Port(), "", "MQTT 3.1.1 and 5")] = 1883
+    grpc_port: Annotated[int | None, Setting(Port(), "", "gRPC")] = 9000
+    ready_file: Annotated[
+        str, Setting(Text("a file name", empty=True), "", "written when every door accepts: addresses, pid, data_dir")
+    ] = ""
+    drain_timeout_ns: Annotated[
+        int, Setting(Duration(), "drain_timeout", "how long a stop waits for work in flight")
+    ] = 30 * SECOND_NS
+    log: LogConfig = LogConfig()
+    metrics: MetricsConfig = MetricsConfig()
+    topic_defaults: TopicConfig = TopicConfig()
+
+    def __post_init__(self) -> None:
+        check(self)
