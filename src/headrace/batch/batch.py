@@ -1,0 +1,670 @@
+"""A batch in memory: its encoded bytes in three pieces, and columns found when asked for.
+
+`_head`, `_body` and `_tail` concatenated are exactly the encoded batch (`layout` draws it). A stamp replaces the head,
+and the tail when a delay became an instant; the body, where the values are, is shared by every batch made that way. A
+batch is never changed once it is made: every operation returns another one.
+"""
+
+from __future__ import annotations
+
+from array import array
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final
+
+from xxhash import xxh3_64_intdigest
+
+from headrace.batch import check, layout
+from headrace.batch.columns import Columns, check_count, head, raised, rebased, table
+from headrace.batch.message import MessageView
+from headrace.errors import InvalidArgument, PayloadTooLarge
+from headrace.limits import BATCH_BYTES_MAX, TIME_NS_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+
+    from headrace.batch.message import Message
+
+_UNSTAMPED: Final = (0, 0, 0)
+
+
+class Batch:
+    """Messages side by side, in one buffer. Made by `encode`, `Batch.decode` or `Batch.trusted`, never by hand.
+
+    >>> from headrace.batch import Message, encode
+    >>> batch = encode([Message(b"a"), Message(b"b", key=b"k")])
+    >>> stamped = batch.stamp(100, 7000, 1_700_000_000_000_000_000)
+    >>> [(m.offset, m.key, m.value) for m in stamped]
+    [(100, None, b'a'), (101, b'k', b'b')]
+    """
+
+    __slots__ = (
+        "_body",
+        "_ends",
+        "_found",
+        "_hashes",
+        "_head",
+        "_tail",
+        "append_time_ns",
+        "base_id",
+        "base_offset",
+        "columns",
+        "count",
+        "producer_id",
+        "producer_seq",
+        "size_bytes",
+    )
+
+    def __init__(
+        self,
+        head: bytes,
+        body: bytes | memoryview,
+        tail: bytes | memoryview,
+        columns: int,
+        count: int,
+        stamp: tuple[int, int, int],
+        producer: tuple[int, int] | None,
+    ) -> None:
+        self._head = head
+        self._body = body
+        self._tail = tail
+        self._found: layout.Places | None = None
+        self._ends: memoryview | None = None
+        self._hashes: array[int] | None = None
+        self.columns = columns
+        self.count = count
+        self.base_offset, self.base_id, self.append_time_ns = stamp
+        self.producer_id, self.producer_seq = producer or (0, 0)
+        self.size_bytes = len(head) + len(body) + len(tail)
+
+    # -- in and out ----------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def decode(buffer: bytes | bytearray | memoryview, *, limits: check.BatchLimits = check.DEFAULT_LIMITS) -> Batch:
+        """A batch from bytes nobody vouches for: everything is checked before anything is believed.
+
+        The batch keeps its own copy of the bytes. Raises Malformed, UnsupportedVersion, PayloadTooLarge or
+        LimitExceeded, each naming the field, its value and what would be right.
+        """
+        view = memoryview(buffer).cast("B")
+        columns, count, length, stamp, producer = check.head(view, limits)
+        head_size = layout.head_bytes(columns)
+        tail_at = length - layout.tail_bytes(columns, count)
+        front = view[:head_size].tobytes()
+        body = view[head_size:tail_at].tobytes()
+        tail = view[tail_at:].tobytes()
+        check.checksum(front, body, tail)
+        batch = Batch(front, body, tail, columns, count, stamp, producer)
+        batch._found = check.columns(columns, count, stamp[2] != 0, body, tail, limits)
+        return batch
+
+    @staticmethod
+    def trusted(buffer: bytes | memoryview) -> Batch:
+        """A batch from bytes this program wrote and a frame's crc has verified. Constant time, no copy.
+
+        The buffer must not change while the batch lives.
+        """
+        view = memoryview(buffer)
+        magic, version, _, columns, count, length, *stamp = layout.HEAD.unpack_from(view)
+        check.recognised(magic, version)
+        if length != len(view):
+            raise check.wrong_length(length, len(view))
+        tail_at = length
+        if columns & _TIMES:
+            tail_at -= layout.tail_bytes(columns, count)
+        if columns & layout.PRODUCER:
+            producer = layout.PAIR.unpack_from(view, layout.HEAD.size)
+            size = layout.HEAD_PRODUCER_BYTES
+            return Batch(bytes(view[:size]), view[size:tail_at], view[tail_at:], columns, count, stamp, producer)  # type: ignore[arg-type]  # three and two ints by format
+        size = layout.HEAD_BYTES
+        return Batch(bytes(view[:size]), view[size:tail_at], view[tail_at:], columns, count, stamp, None)  # type: ignore[arg-type]  # three ints by format
+
+    def verify(self, limits: check.BatchLimits = check.HIGHEST_LIMITS) -> None:
+        """Check every column as `decode` does, of a batch that is already in memory; the checksum is not looked at."""
+        body, tail = bytes(self._body), bytes(self._tail)
+        self._found = check.columns(self.columns, self.count, self.is_stamped, body, tail, limits)
+
+    def buffers(self) -> list[bytes | memoryview]:
+        """The pieces whose concatenation is the encoded batch."""
+        if self._tail:
+            return [self._head, self._body, self._tail]
+        return [self._head, self._body]
+
+    def to_bytes(self) -> bytes:
+        """The encoded batch in one piece."""
+        return b"".join(self.buffers())
+
+    def stamp(self, base_offset: int, base_id: int, append_time_ns: int) -> Batch:
+        """The batch as the broker appends it: with its place, its ids, and its delays and ttls made instants."""
+        columns = self.columns
+        if columns & layout.DELTA:
+            raise InvalidArgument("a sparse selection of stored messages cannot be stamped; concat it into a new batch")
+        if append_time_ns < 1 or base_offset < 0 or base_id < 0:
+            raise InvalidArgument(
+                f"stamp({base_offset}, {base_id}, {append_time_ns}): offset and id are at least 0, the time is positive"
+            )
+        old = self._head
+        at = layout.STAMP_AT
+        stamp = layout.STAMP.pack(base_offset, base_id, append_time_ns)
+        producer = columns & layout.PRODUCER
+        front = old[:at] + stamp + old[at + 24 : -4]
+        crc = layout.CRC.unpack_from(old, len(old) - 4)[0]
+        tail: bytes | memoryview = self._tail
+        if tail:
+            tail = self._resolved(append_time_ns)
+        if tail is self._tail:
+            crc = layout.crc_restamped(crc, old[at : at + 24], stamp, producer != 0)
+        else:
+            crc = layout.crc_patched(crc, b"".join((self._tail, old[:-4])), b"".join((tail, front)))
+        batch = Batch(
+            front + layout.CRC.pack(crc),
+            self._body,
+            tail,
+            columns,
+            self.count,
+            (base_offset, base_id, append_time_ns),
+            (self.producer_id, self.producer_seq) if producer else None,
+        )
+        batch._found = self._found
+        batch._ends = self._ends
+        batch._hashes = self._hashes
+        return batch
+
+    def _resolved(self, now_ns: int) -> bytes | memoryview:
+        delivers = self._delivers()
+        expires = self._expires()
+        due: Sequence[int] | None = None
+        pieces: list[bytes] = []
+        if delivers is not None:
+            due = delivers.tolist()
+            if min(due) < 0:
+                due = [at if at >= 0 else min(now_ns - at, TIME_NS_MAX) for at in due]
+            pieces.append(array("q", due).tobytes())
+        if expires is not None:
+            ends = expires.tolist()
+            if min(ends) < 0:
+                starts = [max(at, now_ns) for at in due] if due is not None else [now_ns] * self.count
+                ends = [at if at >= 0 else min(start - at, TIME_NS_MAX) for at, start in zip(ends, starts, strict=True)]
+            pieces.append(array("q", ends).tobytes())
+        tail = b"".join(pieces)
+        return self._tail if tail == self._tail else tail
+
+    # -- where things are ----------------------------------------------------------------------------------------------
+
+    @property
+    def is_stamped(self) -> bool:
+        """Has the broker given it a place?"""
+        return self.append_time_ns != 0
+
+    def places(self) -> layout.Places:
+        """Where each block of the body starts."""
+        found = self._found
+        if found is None:
+            found = self._found = layout.locate(self.columns, self.count, self._body)
+        return found
+
+    def _block(self, start: int, size: int, kind: str) -> memoryview:
+        return memoryview(self._body)[start : start + size].cast(kind)  # type: ignore[call-overload, no-any-return]  # the kinds are literals below
+
+    def _offsets(self, start: int, entries: int) -> memoryview:
+        return self._block(start, 4 * entries + 4, "i")
+
+    def value_offsets(self) -> memoryview:
+        """n+1 offsets into the value data, also for a single message."""
+        ends = self._ends
+        if ends is None:
+            found = self.places()
+            if self.count > 1:
+                ends = self._offsets(found.value_offsets, self.count)
+            else:
+                ends = memoryview(array("i", (0, found.values_end - found.values)))
+            self._ends = ends
+        return ends
+
+    def _delivers(self) -> memoryview | None:
+        if self.columns & layout.DELIVER:
+            return memoryview(self._tail)[: 8 * self.count].cast("q")
+        return None
+
+    def _expires(self) -> memoryview | None:
+        if self.columns & layout.EXPIRES:
+            return memoryview(self._tail)[-8 * self.count :].cast("q")
+        return None
+
+    def _timestamps(self) -> memoryview | None:
+        if self.columns & layout.TIMESTAMP:
+            return self._block(0, 8 * self.count, "q")
+        return None
+
+    def _deltas(self) -> memoryview | None:
+        if self.columns & layout.DELTA:
+            return self._block(self.places().deltas, 4 * self.count, "I")
+        return None
+
+    def _index(self, index: int) -> None:
+        if not 0 <= index < self.count:
+            raise IndexError(f"message {index} of a batch of {self.count}")
+
+    # -- whole columns -------------------------------------------------------------------------------------------------
+
+    def values(self) -> list[bytes]:
+        """Every value."""
+        found = self.places()
+        if self.count == 1:
+            return [bytes(self._body[found.values : found.values_end])]
+        return _cut(self._body, found.values, found.values_end, self.value_offsets())
+
+    def keys(self) -> list[bytes] | None:
+        """Every key, b"" for none; None without a key column."""
+        if not self.columns & layout.KEY:
+            return None
+        found = self.places()
+        return _cut(self._body, found.keys, found.dedups, self._offsets(found.key_offsets, self.count))
+
+    def key_hashes(self) -> array[int] | None:
+        """xxh3_64 of every key with 0 moved to 1, and 0 for no key; None without a key column."""
+        hashes = self._hashes
+        if hashes is None:
+            keys = self.keys()
+            if keys is None:
+                return None
+            hashes = self._hashes = array("Q", [(xxh3_64_intdigest(key) or 1) if key else 0 for key in keys])
+        return hashes
+
+    def dedup_ids(self) -> list[bytes] | None:
+        """Every deduplication id, b"" for none; None without the column."""
+        if not self.columns & layout.DEDUP:
+            return None
+        found = self.places()
+        return _cut(self._body, found.dedups, found.names, self._offsets(found.dedup_offsets, self.count))
+
+    def priorities(self) -> bytes | None:
+        """Every priority; None when all are the default 5."""
+        if not self.columns & layout.PRIORITY:
+            return None
+        at = self.places().priorities
+        return bytes(self._body[at : at + self.count])
+
+    def deliver_ats(self) -> array[int] | None:
+        """Unix ns, 0 for at once, before the stamp negative delays; None when all are at once."""
+        column = self._delivers()
+        return None if column is None else array("q", column.tobytes())
+
+    def expires_ats(self) -> array[int] | None:
+        """Unix ns, 0 for the topic's default, before the stamp negative ttls; None when all are the default."""
+        column = self._expires()
+        return None if column is None else array("q", column.tobytes())
+
+    def timestamps(self) -> array[int] | None:
+        """The producer's times, 0 for none; None without the column."""
+        column = self._timestamps()
+        return None if column is None else array("q", column.tobytes())
+
+    def ids(self) -> range | array[int]:
+        """Every id: a range, or an array for a sparse selection."""
+        return self._numbers(self.base_id)
+
+    def offsets(self) -> range | array[int]:
+        """Every offset: a range, or an array for a sparse selection."""
+        return self._numbers(self.base_offset)
+
+    def _numbers(self, base: int) -> range | array[int]:
+        deltas = self._deltas()
+        if deltas is None:
+            return range(base, base + self.count)
+        return array("q", map(base.__add__, deltas))
+
+    # -- one message ---------------------------------------------------------------------------------------------------
+
+    def delta(self, index: int) -> int:
+        """How far message `index` is from the batch's base offset and base id."""
+        self._index(index)
+        if self.columns & layout.DELTA:
+            return int(layout.UINT32.unpack_from(self._body, self.places().deltas + 4 * index)[0])
+        return index
+
+    def value(self, index: int) -> bytes:
+        """The value of one message."""
+        if not 0 <= index < self.count:
+            self._index(index)
+        found = self._found or self.places()
+        ends = self._ends or self.value_offsets()
+        at = found.values
+        return bytes(self._body[at + ends[index] : at + ends[index + 1]])
+
+    def value_view(self, index: int) -> memoryview:
+        """The value of one message without copying it."""
+        self._index(index)
+        ends = self.value_offsets()
+        at = self.places().values
+        return memoryview(self._body)[at + ends[index] : at + ends[index + 1]]
+
+    def key(self, index: int) -> bytes | None:
+        """The key of one message; None for no key."""
+        self._index(index)
+        if not self.columns & layout.KEY:
+            return None
+        found = self.places()
+        start, end = layout.BOUNDS.unpack_from(self._body, found.key_offsets + 4 * index)
+        return bytes(self._body[found.keys + start : found.keys + end]) or None
+
+    def dedup_id(self, index: int) -> bytes | None:
+        """The deduplication id of one message; None for none."""
+        self._index(index)
+        if not self.columns & layout.DEDUP:
+            return None
+        found = self.places()
+        start, end = layout.BOUNDS.unpack_from(self._body, found.dedup_offsets + 4 * index)
+        return bytes(self._body[found.dedups + start : found.dedups + end]) or None
+
+    def header_items(self, index: int) -> list[tuple[str, str | bytes]]:
+        """The headers of one message in their order, repeated names included."""
+        self._index(index)
+        if not self.columns & layout.HEADERS:
+            return []
+        found = self.places()
+        body = self._body
+        first, last = layout.BOUNDS.unpack_from(body, found.header_offsets + 4 * index)
+        names = self._offsets(found.name_offsets, found.entries)
+        items = self._offsets(found.item_offsets, found.entries)
+        all_text = not self.columns & layout.KINDS
+        out: list[tuple[str, str | bytes]] = []
+        for entry in range(first, last):
+            name = str(body[found.names + names[entry] : found.names + names[entry + 1]], "utf-8")
+            item = body[found.items + items[entry] : found.items + items[entry + 1]]
+            text = all_text or not body[found.kinds + entry]
+            out.append((name, str(item, "utf-8") if text else bytes(item)))
+        return out
+
+    def headers(self, index: int) -> dict[str, str | bytes]:
+        """The headers of one message by name; of a repeated name the last value."""
+        return dict(self.header_items(index))
+
+    def priority(self, index: int) -> int:
+        """The priority of one message."""
+        self._index(index)
+        if not self.columns & layout.PRIORITY:
+            return layout.DEFAULT_PRIORITY
+        return self._body[self.places().priorities + index]
+
+    def deliver_at(self, index: int) -> int | None:
+        """When one message becomes due: unix ns, before the stamp a negative delay, None for at once."""
+        return self._time(index, self._delivers())
+
+    def expires_at(self, index: int) -> int | None:
+        """When one message expires: unix ns, before the stamp a negative ttl, None for the topic's default."""
+        return self._time(index, self._expires())
+
+    def timestamp(self, index: int) -> int | None:
+        """The producer's time of one message, or None."""
+        return self._time(index, self._timestamps())
+
+    def _time(self, index: int, column: memoryview | None) -> int | None:
+        self._index(index)
+        return None if column is None else column[index] or None
+
+    def message(self, index: int) -> MessageView:
+        """One message, its fields read when asked for."""
+        self._index(index)
+        return MessageView(self, index)
+
+    def messages(self) -> list[Message]:
+        """Every message as a producer would have written it."""
+        return [view.to_message() for view in self]
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[MessageView]:
+        return (MessageView(self, index) for index in range(self.count))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Batch) and self._head == other._head and self.to_bytes() == other.to_bytes()
+
+    def __hash__(self) -> int:
+        return hash(self._head)
+
+    def __repr__(self) -> str:
+        place = f"offsets from {self.base_offset}" if self.is_stamped else "not stamped"
+        return f"<batch of {self.count}, {self.size_bytes} bytes, {place}>"
+
+    # -- other batches -------------------------------------------------------------------------------------------------
+
+    def slice(self, start: int, stop: int) -> Batch:
+        """Messages start..stop-1, with their offsets and ids; the values are copied once, the rest is arithmetic."""
+        count = self.count
+        if not 0 <= start < stop <= count:
+            raise InvalidArgument(f"slice({start}, {stop}) of a batch of {count}: need 0 <= start < stop <= {count}")
+        if stop - start == count:
+            return self
+        found = self.places()
+        body = memoryview(self._body)
+        out = Columns(stop - start)
+        out.flags = self.columns & ~layout.PRODUCER
+
+        def strings(offsets: memoryview, at: int) -> tuple[bytes, tuple[memoryview]]:
+            return rebased(offsets), (body[at + offsets[0] : at + offsets[-1]],)
+
+        value_offsets, out.values = strings(self.value_offsets()[start : stop + 1], found.values)
+        if out.count > 1:
+            out.value_offsets = value_offsets
+        if self.columns & layout.KEY:
+            keys = self._offsets(found.key_offsets, count)[start : stop + 1]
+            out.key_offsets, out.keys = strings(keys, found.keys)
+        if self.columns & layout.DEDUP:
+            dedups = self._offsets(found.dedup_offsets, count)[start : stop + 1]
+            out.dedup_offsets, out.dedups = strings(dedups, found.dedups)
+        if self.columns & layout.HEADERS:
+            headers = self._offsets(found.header_offsets, count)[start : stop + 1]
+            first, last = headers[0], headers[-1]
+            out.header_offsets = rebased(headers)
+            names = self._offsets(found.name_offsets, found.entries)[first : last + 1]
+            items = self._offsets(found.item_offsets, found.entries)[first : last + 1]
+            out.name_offsets, out.names = strings(names, found.names)
+            out.item_offsets, out.items = strings(items, found.items)
+            if self.columns & layout.KINDS:
+                out.kinds = body[found.kinds + first : found.kinds + last]
+        if self.columns & layout.PRIORITY:
+            out.priorities = body[found.priorities + start : found.priorities + stop]
+        if self.columns & layout.TIMESTAMP:
+            out.timestamps = body[8 * start : 8 * stop]
+        delivers, expires = self._delivers(), self._expires()
+        if delivers is not None:
+            out.delivers = delivers[start:stop]
+        if expires is not None:
+            out.expires = expires[start:stop]
+        if self.columns & layout.DELTA:
+            out.deltas = body[found.deltas + 4 * start : found.deltas + 4 * stop]
+            return self._derived(out, 0)
+        return self._derived(out, start)
+
+    def select(self, indices: Sequence[int]) -> Batch:
+        """The messages at these indices, in this order, each with its own offset and id."""
+        wanted = indices if isinstance(indices, (list, tuple, range)) else list(indices)
+        count = len(wanted)
+        check_count(count)
+        first = wanted[0]
+        if wanted == range(first, first + count) or list(wanted) == list(range(first, first + count)):
+            return self.slice(first, first + count)
+        if min(wanted) < 0 or max(wanted) >= self.count or len(set(wanted)) != count:
+            raise InvalidArgument(f"select: indices must be distinct and within 0..{self.count - 1}")
+        found = self.places()
+        columns = self.columns
+        body = memoryview(self._body)
+        pick = itemgetter(*wanted)
+        follow = itemgetter(*[index + 1 for index in wanted])
+        out = Columns(count)
+        out.flags = columns & ~layout.PRODUCER
+
+        def strings(offsets: memoryview, data: memoryview) -> tuple[array[int], list[memoryview]]:
+            pieces = list(map(data.__getitem__, map(slice, pick(offsets), follow(offsets))))
+            return table(map(len, pieces)), pieces
+
+        out.value_offsets, out.values = strings(self.value_offsets(), body[found.values : found.values_end])
+        if columns & layout.KEY:
+            keys = self._offsets(found.key_offsets, self.count)
+            out.key_offsets, out.keys = strings(keys, body[found.keys : found.dedups])
+        if columns & layout.DEDUP:
+            dedups = self._offsets(found.dedup_offsets, self.count)
+            out.dedup_offsets, out.dedups = strings(dedups, body[found.dedups : found.names])
+        if columns & layout.HEADERS:
+            self._select_headers(out, pick, follow)
+        if columns & layout.PRIORITY:
+            out.priorities = bytes(pick(body[found.priorities :]))
+        if columns & layout.TIMESTAMP:
+            out.timestamps = array("q", pick(self._block(0, 8 * self.count, "q")))
+        delivers, expires, deltas = self._delivers(), self._expires(), self._deltas()
+        if delivers is not None:
+            out.delivers = array("q", pick(delivers))
+        if expires is not None:
+            out.expires = array("q", pick(expires))
+        if deltas is not None:
+            out.deltas = array("I", pick(deltas))
+        elif self.append_time_ns:
+            out.flags |= layout.DELTA
+            out.deltas = array("I", wanted)
+        return self._derived(out, 0)
+
+    def _select_headers(self, out: Columns, pick: itemgetter[Any], follow: itemgetter[Any]) -> None:
+        found = self.places()
+        body = memoryview(self._body)
+        offsets = self._offsets(found.header_offsets, self.count)
+        runs = list(map(slice, pick(offsets), follow(offsets)))
+        entries = [entry for run in runs for entry in range(run.start, run.stop)]
+        out.header_offsets = table(run.stop - run.start for run in runs)
+        names = self._offsets(found.name_offsets, found.entries)
+        items = self._offsets(found.item_offsets, found.entries)
+        out.name_offsets = table(names[entry + 1] - names[entry] for entry in entries)
+        out.item_offsets = table(items[entry + 1] - items[entry] for entry in entries)
+        out.names = [body[found.names + names[run.start] : found.names + names[run.stop]] for run in runs]
+        out.items = [body[found.items + items[run.start] : found.items + items[run.stop]] for run in runs]
+        if self.columns & layout.KINDS:
+            kinds = body[found.kinds : found.kinds + found.entries]
+            out.kinds = b"".join([kinds[run] for run in runs])
+
+    def _derived(self, out: Columns, shift: int) -> Batch:
+        """A part of this batch: a stamped one keeps offsets and ids, another one its producer."""
+        if self.append_time_ns:
+            return sealed(out, (self.base_offset + shift, self.base_id + shift, self.append_time_ns), None)
+        return sealed(out, _UNSTAMPED, (self.producer_id, self.producer_seq) if self.producer_id else None)
+
+    @staticmethod
+    def concat(batches: Sequence[Batch]) -> Batch:
+        """One new, unstamped batch of all their messages: offsets and ids are left behind, instants stay instants."""
+        if len(batches) == 1 and not batches[0].append_time_ns:
+            return batches[0]
+        count = sum(batch.count for batch in batches)
+        check_count(count)
+        if sum(batch.size_bytes for batch in batches) > BATCH_BYTES_MAX + len(batches) * layout.HEAD_PRODUCER_BYTES:
+            raise PayloadTooLarge(f"the batches together take more than {BATCH_BYTES_MAX} bytes; leave them apart")
+        out = Columns(count)
+        flags = 0
+        for batch in batches:
+            flags |= batch.columns
+        for column, gaps in _GAPS:
+            if flags & column and any(not batch.columns & column for batch in batches):
+                flags |= gaps
+        out.flags = flags & ~(layout.PRODUCER | layout.DELTA)
+        if count > 1:
+            out.value_offsets, out.values = _chained(
+                [(batch.value_offsets().tobytes(), batch._data("values", "values_end")) for batch in batches]
+            )
+        else:
+            out.values = (batches[0]._data("values", "values_end"),)
+        if flags & layout.KEY:
+            out.key_offsets, out.keys = _chained(
+                [batch._strings(layout.KEY, "key_offsets", "keys", "dedups") for batch in batches]
+            )
+        if flags & layout.DEDUP:
+            out.dedup_offsets, out.dedups = _chained(
+                [batch._strings(layout.DEDUP, "dedup_offsets", "dedups", "names") for batch in batches]
+            )
+        if flags & layout.HEADERS:
+            _concat_headers(out, batches, flags)
+        if flags & layout.PRIORITY:
+            out.priorities = b"".join(batch.priorities() or b"\5" * batch.count for batch in batches)
+        if flags & layout.TIMESTAMP:
+            out.timestamps = b"".join(batch._timestamps() or bytes(8 * batch.count) for batch in batches)
+        if flags & layout.DELIVER:
+            out.delivers = b"".join(batch._delivers() or bytes(8 * batch.count) for batch in batches)
+        if flags & layout.EXPIRES:
+            out.expires = b"".join(batch._expires() or bytes(8 * batch.count) for batch in batches)
+        return sealed(out, _UNSTAMPED, None)
+
+    def _data(self, start: str, stop: str) -> memoryview:
+        found = self.places()
+        return memoryview(self._body)[getattr(found, start) : getattr(found, stop)]
+
+    def _strings(self, column: int, offsets: str, start: str, stop: str) -> tuple[bytes, memoryview]:
+        if not self.columns & column:
+            return bytes(4 * self.count + 4), memoryview(b"")
+        return self._offsets(getattr(self.places(), offsets), self.count).tobytes(), self._data(start, stop)
+
+    def to_arrow(self, *, identity: bool = False) -> pa.RecordBatch:
+        """The batch as a pyarrow.RecordBatch over the same memory: no value, key, header or dedup id is copied.
+
+        Columns that are absent are left out. `identity` adds `offset`, `id` and `append_time_ns`.
+        """
+        from headrace.batch import arrow
+
+        found = self.places()
+        numbers = (self.base_offset, self.base_id, self.append_time_ns) if identity else None
+        return arrow.record_batch(self.columns, self.count, self._body, self._tail, found, numbers)
+
+
+_TIMES: Final = layout.DELIVER | layout.EXPIRES
+_GAPS: Final = (
+    (layout.KEY, layout.KEY_GAPS),
+    (layout.DEDUP, layout.DEDUP_GAPS),
+    (layout.TIMESTAMP, layout.TIMESTAMP_GAPS),
+    (layout.DELIVER, layout.DELIVER_GAPS),
+    (layout.EXPIRES, layout.EXPIRES_GAPS),
+)
+
+
+def sealed(out: Columns, stamp: tuple[int, int, int], producer: tuple[int, int] | None) -> Batch:
+    """Finish columns into a batch."""
+    body, tail = out.body_and_tail()
+    flags = out.flags if producer is None else out.flags | layout.PRODUCER
+    return Batch(head(flags, out.count, body, tail, stamp, producer), body, tail, flags, out.count, stamp, producer)
+
+
+def _cut(body: bytes | memoryview, start: int, stop: int, offsets: memoryview) -> list[bytes]:
+    data = bytes(body[start:stop])
+    ends = offsets.tolist()
+    return list(map(data.__getitem__, map(slice, ends, ends[1:])))
+
+
+def _chained(parts: list[tuple[bytes, memoryview]]) -> tuple[bytes, list[memoryview]]:
+    """Offset tables one behind the other, each counted on from where the one before ended."""
+    base = 0
+    tables = [bytes(4)]
+    for offsets, data in parts:
+        tables.append(raised(offsets[4:], base))
+        base += len(data)
+    return b"".join(tables), [data for _, data in parts]
+
+
+def _concat_headers(out: Columns, batches: Sequence[Batch], flags: int) -> None:
+    base = 0
+    tables = [bytes(4)]
+    names: list[tuple[bytes, memoryview]] = []
+    items: list[tuple[bytes, memoryview]] = []
+    kinds: list[bytes | memoryview] = []
+    for batch in batches:
+        if not batch.columns & layout.HEADERS:
+            tables.append(raised(bytes(4 * batch.count), base))
+            continue
+        found = batch.places()
+        entries = found.entries
+        tables.append(raised(batch._offsets(found.header_offsets, batch.count).tobytes()[4:], base))
+        base += entries
+        names.append((batch._offsets(found.name_offsets, entries).tobytes(), batch._data("names", "items")))
+        items.append((batch._offsets(found.item_offsets, entries).tobytes(), batch._data("items", "values")))
+        kinds.append(batch._block(found.kinds, entries, "B") if batch.columns & layout.KINDS else bytes(entries))
+    out.header_offsets = b"".join(tables)
+    out.name_offsets, out.names = _chained(names)
+    out.item_offsets, out.items = _chained(items)
+    if flags & layout.KINDS:
+        out.kinds = b"".join(kinds)
