@@ -1,0 +1,102 @@
+"""Writes the pages of the reference that are tables in the code: ``python tools/reference_pages.py``.
+
+A test compares them, so that they cannot fall behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from headrace import errors
+from headrace.config import GroupConfig, ServerConfig, TopicConfig, settings_of, to_plain
+
+REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
+FAMILIES = {
+    errors.RequestError: "fix the request",
+    errors.ConnectionFault: "open another connection",
+    errors.RetryLater: "try again later",
+    errors.ShardStopped: "the shard is stopped",
+}
+
+CONFIGURATION_HEAD = """\
+# Configuration
+
+Written by `tools/reference_pages.py` from the code.
+
+Spans of time are written with a unit: `500ms`, `30s`, `5m`, `1h30m`, `7d`. Sizes too: `1MiB` is 1,048,576 bytes, `1MB`
+a million. A limit is switched off with `none`.
+"""
+
+ERRORS_HEAD = """\
+# Errors
+
+Written by `tools/reference_pages.py` from the code.
+
+Every refusal has a stable code and a message that says what was wrong, with the value, and what would be right.
+What to do next is told by the family. In Python a code is a class of `headrace.errors`; natively a number.
+"""
+
+
+SERVER_HEAD = """
+## Server
+
+From the file, the environment and flags. `log.level` is `HEADRACE_LOG__LEVEL` and `--log-level`.
+
+"""
+
+TOPIC_HEAD = """
+## Topic
+
+Given when a topic is created or changed. In the server's settings, under `topic_defaults`, they are the defaults of
+topics that do not say otherwise.
+
+"""
+
+GROUP_HEAD = """
+## Group
+
+What a group does differently from its topic; what is not given is as the topic's.
+
+"""
+
+
+def configuration_page() -> str:
+    server, topic, group = table(ServerConfig, leave_out="topic_defaults."), table(TopicConfig), table(GroupConfig)
+    return "".join([CONFIGURATION_HEAD, SERVER_HEAD, *server, TOPIC_HEAD, *topic, GROUP_HEAD, *group])
+
+
+def table(config_type: type[msgspec.Struct], leave_out: str = "\0") -> Iterator[str]:
+    plain = to_plain(config_type())
+    yield "| Key | Default | What | Values |\n|---|---|---|---|\n"
+    for key, setting in settings_of(config_type).items():
+        if key.startswith(leave_out):
+            continue
+        value: object = plain
+        for name in key.split("."):
+            value = value[name]  # type: ignore[index]
+        default = "" if value is None else f"`{str(value).lower()}`" if isinstance(value, bool) else f"`{value}`"
+        yield f"| `{key}` | {default} | {setting.help} | {setting.kind.expected} |\n"
+
+
+def errors_page() -> str:
+    rows = [
+        f"| `{kind.code}` | {kind.__name__} | {family(kind)} "
+        f"| {row.http} | {row.grpc} | 0x{row.mqtt:02X} | {row.native} |\n"
+        for kind, row in errors.ROWS.items()
+    ]
+    head = "\n| Code | Class | Do | HTTP | gRPC | MQTT 5 | Native |\n|---|---|---|---|---|---|---|\n"
+    return ERRORS_HEAD + head + "".join(rows)
+
+
+def family(kind: type[errors.HeadraceError]) -> str:
+    return next(text for root, text in FAMILIES.items() if issubclass(kind, root))
+
+
+PAGES = {"configuration.md": configuration_page, "errors.md": errors_page}
+
+if __name__ == "__main__":
+    for name, page in PAGES.items():
+        (REFERENCE / name).write_text(page())
