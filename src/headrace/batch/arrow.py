@@ -10,7 +10,7 @@
     timestamp_ns    int64               null: none
 
 Absent columns are left out. Variable-length data is never copied. Fixed-width blocks are copied only when the buffer
-the batch was read from does not lie on a multiple of their width. A validity bitmap is made only for a column with gaps.
+the batch was read from does not lie on a multiple of 8. A validity bitmap is made only for a column with gaps.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 from array import array
 from difflib import get_close_matches
 from functools import lru_cache
-from operator import ne, sub
+from operator import sub
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -32,13 +32,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _BINARY: Final = pa.binary()
+_INT32: Final = pa.int32()
 _INT64: Final = pa.int64()
 _UINT8: Final = pa.uint8()
+_ZERO: Final = pa.scalar(0, _INT64)
 _STRING: Final = pa.string()
 _MAP: Final = pa.map_(_STRING, _BINARY)
 _ENTRY: Final = _MAP.field(0).type
 _KINDS: Final = pa.list_(pa.field("kind", _UINT8, nullable=False))
-_DIGITS: Final = b"0" + b"1" * 255
 
 _FIELDS: Final = (
     (0, pa.field("value", _BINARY, nullable=False)),
@@ -51,6 +52,7 @@ _FIELDS: Final = (
     (layout.DEDUP, pa.field("dedup_id", _BINARY)),
     (layout.TIMESTAMP, pa.field("timestamp_ns", _INT64)),
 )
+_SHAPE: Final = sum({bit for bit, _ in _FIELDS})
 _IDENTITY: Final = tuple(pa.field(name, _INT64, nullable=False) for name in ("offset", "id", "append_time_ns"))
 _INPUTS: Final = frozenset(
     [field.name for _, field in _FIELDS] + [field.name for field in _IDENTITY] + ["delay_ns", "ttl_ns"]
@@ -58,9 +60,9 @@ _INPUTS: Final = frozenset(
 
 
 @lru_cache(maxsize=512)
-def _schema(columns: int, identity: bool) -> pa.Schema:
+def _row(columns: int, identity: bool) -> pa.DataType:
     fields = [field for bit, field in _FIELDS if not bit or columns & bit]
-    return pa.schema([*fields, *_IDENTITY] if identity else fields)
+    return pa.struct([*fields, *_IDENTITY] if identity else fields)
 
 
 def record_batch(
@@ -74,17 +76,22 @@ def record_batch(
     """The columns that are there, over the memory of `body` and `tail`."""
     memory = pa.py_buffer(body)
     from_buffers = pa.Array.from_buffers
-
-    def block(at: int, size: int, width: int) -> pa.Buffer:
-        return _aligned(memory.slice(at, size), width)
+    if memory.address % 8:
+        # Blocks are aligned to the batch's start; where that is not aligned itself, the fixed-width ones are copied.
+        def block(at: int, size: int) -> pa.Buffer:
+            return pa.py_buffer(bytes(body[at : at + size]))
+    else:
+        block = memory.slice
 
     def strings(offsets: int, start: int, end: int, gaps: int) -> pa.Array:
-        ends = block(offsets, 4 * count + 4, 4)
-        bitmap = _bitmap(_filled(ends)) if columns & gaps else None
-        return from_buffers(_BINARY, count, [bitmap, ends, memory.slice(start, end - start)])
+        ends = block(offsets, 4 * count + 4)
+        data = memory.slice(start, end - start)
+        if columns & gaps:
+            return from_buffers(_BINARY, count, [_filled(ends, count), ends, data])
+        return from_buffers(_BINARY, count, [None, ends, data], 0)
 
     if count > 1:
-        ends = block(found.value_offsets, 4 * count + 4, 4)
+        ends = block(found.value_offsets, 4 * count + 4)
     else:
         ends = pa.py_buffer(layout.BOUNDS.pack(0, found.values_end - found.values))
     data = memory.slice(found.values, found.values_end - found.values)
@@ -93,9 +100,9 @@ def record_batch(
         arrays.append(strings(found.key_offsets, found.keys, found.dedups, layout.KEY_GAPS))
     if columns & layout.HEADERS:
         entries = found.entries
-        runs = block(found.header_offsets, 4 * count + 4, 4)
-        names = block(found.name_offsets, 4 * entries + 4, 4)
-        items = block(found.item_offsets, 4 * entries + 4, 4)
+        runs = block(found.header_offsets, 4 * count + 4)
+        names = block(found.name_offsets, 4 * entries + 4)
+        items = block(found.item_offsets, 4 * entries + 4)
         kinds = memory.slice(found.kinds, entries) if columns & layout.KINDS else pa.py_buffer(bytes(entries))
         entry = from_buffers(
             _ENTRY,
@@ -114,40 +121,34 @@ def record_batch(
         arrays.append(from_buffers(_UINT8, count, [None, memory.slice(found.priorities, count)], 0))
     if columns & (layout.DELIVER | layout.EXPIRES):
         times = pa.py_buffer(tail)
+        if times.address % 8:
+            times = pa.py_buffer(bytes(tail))
         if columns & layout.DELIVER:
-            arrays.append(_instants(_aligned(times.slice(0, 8 * count), 8), count, columns & layout.DELIVER_GAPS))
+            arrays.append(_instants(times.slice(0, 8 * count), count, columns & layout.DELIVER_GAPS))
         if columns & layout.EXPIRES:
             start = len(tail) - 8 * count
-            arrays.append(_instants(_aligned(times.slice(start, 8 * count), 8), count, columns & layout.EXPIRES_GAPS))
+            arrays.append(_instants(times.slice(start, 8 * count), count, columns & layout.EXPIRES_GAPS))
     if columns & layout.DEDUP:
         arrays.append(strings(found.dedup_offsets, found.dedups, found.names, layout.DEDUP_GAPS))
     if columns & layout.TIMESTAMP:
-        arrays.append(_instants(block(0, 8 * count, 8), count, columns & layout.TIMESTAMP_GAPS))
+        arrays.append(_instants(block(0, 8 * count), count, columns & layout.TIMESTAMP_GAPS))
     if identity is not None:
         arrays.extend(_identity(columns, count, body, found, identity))
-    return pa.RecordBatch.from_arrays(arrays, schema=_schema(columns, identity is not None))
-
-
-def _aligned(buffer: pa.Buffer, width: int) -> pa.Buffer:
-    if buffer.address % width:
-        return pa.py_buffer(buffer.to_pybytes())
-    return buffer
+    row = from_buffers(_row(columns & _SHAPE, identity is not None), count, [None], 0, children=arrays)
+    return pa.RecordBatch.from_struct_array(row)
 
 
 def _instants(times: pa.Buffer, count: int, gaps: int) -> pa.Array:
-    bitmap = _bitmap(map(bool, memoryview(times).cast("B").cast("q"))) if gaps else None
-    return pa.Array.from_buffers(_INT64, count, [bitmap, times])
+    column = pa.Array.from_buffers(_INT64, count, [None, times], 0)
+    if not gaps:
+        return column
+    # A comparison's answer is a bitmap already.
+    return pa.Array.from_buffers(_INT64, count, [pc.not_equal(column, _ZERO).buffers()[1], times])
 
 
-def _filled(offsets: pa.Buffer) -> Iterable[bool]:
-    ends = memoryview(offsets).cast("B").cast("i").tolist()
-    return map(ne, ends[1:], ends)
-
-
-def _bitmap(filled: Iterable[bool]) -> pa.Buffer:
-    # A number written in binary digits is a bitmap once it is read back: both directions run in C.
-    digits = bytes(filled)[::-1].translate(_DIGITS)
-    return pa.py_buffer(int(digits, 2).to_bytes((len(digits) + 7) // 8, "little"))
+def _filled(offsets: pa.Buffer, count: int) -> pa.Buffer:
+    ends = pa.Array.from_buffers(_INT32, count + 1, [None, offsets])
+    return pc.not_equal(ends.slice(1), ends.slice(0, count)).buffers()[1]
 
 
 def _identity(

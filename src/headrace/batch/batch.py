@@ -106,19 +106,20 @@ class Batch:
         The buffer must not change while the batch lives.
         """
         view = memoryview(buffer)
-        magic, version, _, columns, count, length, *stamp = layout.HEAD.unpack_from(view)
+        magic, version, _, columns, count, length, base_offset, base_id, time = layout.HEAD.unpack_from(view)
         check.recognised(magic, version)
         if length != len(view):
             raise check.wrong_length(length, len(view))
-        tail_at = length
-        if columns & _TIMES:
-            tail_at -= layout.tail_bytes(columns, count)
+        stamp = (base_offset, base_id, time)
+        if not columns & (_TIMES | layout.PRODUCER):
+            at = layout.HEAD_BYTES
+            return Batch(bytes(view[:at]), view[at:], b"", columns, count, stamp, None)
+        at = layout.head_bytes(columns)
+        tail_at = length - layout.tail_bytes(columns, count)
+        producer = None
         if columns & layout.PRODUCER:
             producer = layout.PAIR.unpack_from(view, layout.HEAD.size)
-            size = layout.HEAD_PRODUCER_BYTES
-            return Batch(bytes(view[:size]), view[size:tail_at], view[tail_at:], columns, count, stamp, producer)  # type: ignore[arg-type]  # three and two ints by format
-        size = layout.HEAD_BYTES
-        return Batch(bytes(view[:size]), view[size:tail_at], view[tail_at:], columns, count, stamp, None)  # type: ignore[arg-type]  # three ints by format
+        return Batch(bytes(view[:at]), view[at:tail_at], view[tail_at:], columns, count, stamp, producer)
 
     def verify(self, limits: check.BatchLimits = check.HIGHEST_LIMITS) -> None:
         """Check every column as `decode` does, of a batch that is already in memory; the checksum is not looked at."""
