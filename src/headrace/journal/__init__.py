@@ -1,0 +1,18 @@
+"""The durable record of a shard: an endless stream of frames, in memory or on a disk."""
+
+from headrace.journal.contract import Journal, JournalFile, JournalStats
+from headrace.journal.disk import DiskJournal
+from headrace.journal.files import FileLayer, RealFiles
+from headrace.journal.frame import Frame
+from headrace.journal.memory import MemoryJournal
+
+__all__ = [
+    "DiskJournal",
+    "FileLayer",
+    "Frame",
+    "Journal",
+    "JournalFile",
+    "JournalStats",
+    "MemoryJournal",
+    "RealFiles",
+]
