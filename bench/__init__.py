@@ -1,0 +1,1 @@
+"""Figures of this machine and of Headrace on it; not tests. ``python -m bench`` runs everything."""

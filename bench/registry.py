@@ -1,0 +1,85 @@
+"""What a workload is, and which there are.
+
+A workload is a function in some ``bench/*_workloads.py`` that measures one thing and returns its figures by name:
+
+    @workload("ids")
+    def ids(machine: Machine) -> dict[str, Figure]:
+        ...
+        return {"one at a time": Figure(rate, "ids/s", at_least=1_000_000)}
+
+A figure may name the probe of the machine that bounds it (``probe="write MiB/s"``, in the same unit); it is printed
+as a share of that probe, and ``ratio_at_least`` or ``ratio_at_most`` is its target.
+
+A module may instead list plain functions as ``WORKLOADS``, which take nothing and return numbers by name (or a list of
+such); their names tell the unit, and ``bench/targets.py`` knows what they should reach.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.targets import TARGETS, Figure
+
+if TYPE_CHECKING:
+    from bench.machine import Machine
+
+
+Workload = Callable[["Machine"], dict[str, Figure]]
+WORKLOADS: dict[str, Workload] = {}
+
+
+def workload(name: str) -> Callable[[Workload], Workload]:
+    """Registers a function under a name; ``python -m bench NAME`` runs it and everything below ``NAME/``."""
+
+    def register(function: Workload) -> Workload:
+        if name in WORKLOADS:
+            raise ValueError(f"two workloads are called {name!r}")
+        WORKLOADS[name] = function
+        return function
+
+    return register
+
+
+def discover() -> list[str]:
+    """Imports every ``*_workloads`` module beside this file; what cannot be imported is returned, not fatal."""
+    failures = []
+    for path in sorted(Path(__file__).parent.glob("*_workloads.py")):
+        try:
+            module = importlib.import_module(f"bench.{path.stem}")
+            for function in getattr(module, "WORKLOADS", ()):
+                name = f"{path.stem.removesuffix('_workloads')}/{function.__name__}"
+                workload(name)(adopted(name, function))
+        except Exception as error:  # noqa: BLE001 - one broken file must not hide the others
+            failures.append(f"{path.name}: {type(error).__name__}: {error}")
+    return failures
+
+
+def adopted(name: str, function: Callable[[], Any]) -> Workload:
+    """A plain function as a workload: every number it returns is a figure."""
+
+    def run(machine: Machine) -> dict[str, Figure]:
+        returned = function()
+        figures = {}
+        for row in returned if isinstance(returned, list) else [returned]:
+            prefix = f"{row['workload']}: " if isinstance(returned, list) and "workload" in row else ""
+            for key, value in row.items():
+                if isinstance(value, int | float) and not isinstance(value, bool):
+                    figures[prefix + key] = TARGETS.get((name, prefix + key), Figure(0, ""))._replace(value=value)
+        return figures
+
+    return run
+
+
+def chosen(names: list[str]) -> list[str]:
+    """The registered workloads a command line means, in their order."""
+    for name in names:
+        if not any(known == name or known.startswith(f"{name}/") for known in WORKLOADS):
+            raise SystemExit(f"no workload {name!r}; there are: {', '.join(WORKLOADS)}")
+    return [
+        known
+        for known in WORKLOADS
+        if not names or any(known == name or known.startswith(f"{name}/") for name in names)
+    ]

@@ -1,0 +1,45 @@
+"""The bench harness: targets, shares of a probe, what is found."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench import __main__ as command
+from bench import registry
+from bench.registry import Figure
+
+PROBES = {"write MiB/s": 1000.0}
+
+
+@pytest.mark.parametrize(
+    ("figure", "reached"),
+    [
+        (Figure(5, "x"), None),
+        (Figure(5, "x", at_least=5), True),
+        (Figure(4, "x", at_least=5), False),
+        (Figure(5, "x", at_most=4), False),
+        (Figure(600, "MiB/s", probe="write MiB/s", ratio_at_least=0.6), True),
+        (Figure(500, "MiB/s", probe="write MiB/s", ratio_at_least=0.6), False),
+        (Figure(600, "MiB/s", at_least=700, probe="write MiB/s", ratio_at_least=0.6), False),
+        (Figure(2, "us", probe="not measured", ratio_at_most=1), None),
+    ],
+)
+def test_a_figure_reaches_all_its_targets_or_is_below(figure: Figure, reached: bool | None) -> None:
+    assert figure.reached(PROBES) is reached
+
+
+def test_a_row_shows_value_share_target_and_mark() -> None:
+    row = command.line("append", Figure(1_234, "MiB/s", probe="write MiB/s", ratio_at_least=0.6), PROBES)
+    assert " ".join(row.split()) == "append 1,234 MiB/s 1.23 × write MiB/s ≥ 0.6 × ok"
+
+
+def test_a_plain_function_becomes_a_workload_of_its_numbers() -> None:
+    run = registry.adopted("x", lambda: [{"workload": "a", "rate": 3, "fine": True}, {"rate": 4}])
+    assert {name: figure.value for name, figure in run(None).items()} == {"a: rate": 3, "rate": 4}  # type: ignore[arg-type]
+
+
+def test_every_workload_file_can_be_loaded_and_chosen_by_its_first_word() -> None:
+    assert registry.discover() == []
+    assert registry.chosen(["ids"]) == ["ids"]
+    with pytest.raises(SystemExit, match="no workload 'idz'; there are: "):
+        registry.chosen(["idz"])
