@@ -28,7 +28,7 @@ $(BIN)/python:
 	        exec "$$python" -m venv $(VENV); \
 	    fi; \
 	done; \
-	echo "Headrace needs Python 3.11 or newer with the venv module; found $$(python3 --version 2>&1 || echo none)." >&2; \
+	echo "Headrace needs Python 3.11 or newer with the venv module; found $$(python3 --version 2>/dev/null || echo none)." >&2; \
 	echo "Install one (on Debian and Ubuntu: python3 and python3-venv), or name it: make PYTHON=/path/to/python3.12" >&2; \
 	exit 1
 

@@ -31,6 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ids": {"errors", "limits"},
     "names": {"errors", "limits"},
     "config": {"errors", "limits", "ids", "names"},
+    "diagnostics": {"clock", "config"},
     "batch": FACTS,
     "routing": FACTS | {"batch"},
     "delivery": FACTS | {"batch", "routing"},
@@ -38,8 +39,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "journal": LEAVES,
     "log": LEAVES | {"batch", "journal"},
     "shard": LEAVES | {"batch", "routing", "delivery", "journal", "log"},
-    "cluster": LEAVES | {"batch", "journal", "shard"},
-    "broker": LEAVES | {"batch", "routing", "delivery", "journal", "log", "shard", "cluster"},
+    "cluster": LEAVES | {"diagnostics", "batch", "journal", "shard"},
+    "broker": LEAVES | {"diagnostics"} | {"batch", "routing", "delivery", "journal", "log", "shard", "cluster"},
     "client": LEAVES | {"batch", "routing", "wire"},
 }
 """The rooms below the doors. Rooms that are not listed (the doors, the command line, Spark, the console, what is
@@ -106,7 +107,20 @@ def imports_of(name: str, tree: ast.Module) -> Iterator[Import]:
                 base = f"{package}.{base}".rstrip(".")
             for alias in node.names:
                 whole = f"{base}.{alias.name}"
-                yield Import(name, whole if whole in modules() else base, node.lineno, now)
+                inside = whole in modules() and alias.name not in bound_by(base)
+                yield Import(name, whole if inside else base, node.lineno, now)
+
+
+def bound_by(package: str) -> set[str]:
+    """The names a package's own face binds: a function may be called as the file it lives in."""
+    if package not in modules():
+        return set()
+    return {
+        alias.asname or alias.name
+        for node in modules()[package].body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
 
 
 def is_type_checking(node: ast.AST) -> bool:
