@@ -96,7 +96,7 @@ class Batch:
         tail = view[tail_at:].tobytes()
         check.checksum(front, body, tail)
         batch = Batch(front, body, tail, columns, count, stamp, producer)
-        batch._found = check.columns(columns, count, stamp[2] != 0, body, tail, limits)
+        batch._found = check.columns(columns, count, stamp, body, tail, limits)
         return batch
 
     @staticmethod
@@ -106,6 +106,8 @@ class Batch:
         The buffer must not change while the batch lives.
         """
         view = memoryview(buffer)
+        if len(view) < layout.HEAD_BYTES:
+            raise check.short(view)
         magic, version, _, columns, count, length, base_offset, base_id, time = layout.HEAD.unpack_from(view)
         check.recognised(magic, version)
         if length != len(view):
@@ -124,7 +126,8 @@ class Batch:
     def verify(self, limits: check.BatchLimits = check.HIGHEST_LIMITS) -> None:
         """Check every column as `decode` does, of a batch that is already in memory; the checksum is not looked at."""
         body, tail = bytes(self._body), bytes(self._tail)
-        self._found = check.columns(self.columns, self.count, self.is_stamped, body, tail, limits)
+        stamp = (self.base_offset, self.base_id, self.append_time_ns)
+        self._found = check.columns(self.columns, self.count, stamp, body, tail, limits)
 
     def buffers(self) -> list[bytes | memoryview]:
         """The pieces whose concatenation is the encoded batch."""
@@ -141,9 +144,11 @@ class Batch:
         columns = self.columns
         if columns & layout.DELTA:
             raise InvalidArgument("a sparse selection of stored messages cannot be stamped; concat it into a new batch")
-        if append_time_ns < 1 or base_offset < 0 or base_id < 0:
+        highest = layout.PLACE_MAX - self.count
+        if not (0 <= base_offset <= highest and 0 <= base_id <= highest and 0 < append_time_ns <= TIME_NS_MAX):
             raise InvalidArgument(
-                f"stamp({base_offset}, {base_id}, {append_time_ns}): offset and id are at least 0, the time is positive"
+                f"stamp({base_offset}, {base_id}, {append_time_ns}): offset and id must be within 0..{highest}, "
+                f"the time within 1..{TIME_NS_MAX}"
             )
         old = self._head
         at = layout.STAMP_AT

@@ -65,6 +65,14 @@ def recognised(magic: bytes, version: int) -> None:
         raise UnsupportedVersion(f"batch.version is {version}; this program reads version {layout.VERSION}")
 
 
+def short(view: memoryview) -> Malformed:
+    """There is not even a head."""
+    start = bytes(view[:2])
+    if start != layout.MAGIC[: len(start)]:
+        return Malformed(f"batch.magic is {start!r}; a batch starts with {layout.MAGIC!r}")
+    return Malformed(f"batch.head is cut short: {len(view)} bytes, a batch has at least {layout.HEAD_BYTES}")
+
+
 def wrong_length(length: int, have: int) -> Malformed:
     """The head and the buffer disagree."""
     what = "it is cut short" if have < length else "bytes follow its end"
@@ -75,9 +83,7 @@ def head(view: memoryview, limits: BatchLimits) -> tuple[int, int, int, tuple[in
     """Columns, count, length, stamp and producer, when all that the head says can be true."""
     have = len(view)
     if have < layout.HEAD_BYTES:
-        if view[:2] != layout.MAGIC[:have]:
-            recognised(bytes(view[:2]), layout.VERSION)
-        raise Malformed(f"batch.head is cut short: {have} bytes, a batch has at least {layout.HEAD_BYTES}")
+        raise short(view)
     magic, version, codec, columns, count, length, offset, base_id, time = layout.HEAD.unpack_from(view)
     recognised(magic, version)
     if codec != layout.CODEC_PLAIN:
@@ -102,7 +108,7 @@ def head(view: memoryview, limits: BatchLimits) -> tuple[int, int, int, tuple[in
             f"batch.count is {count}: these columns of so many messages take at least {least} bytes, "
             f"but batch.length is {length}"
         )
-    _stamp(columns, offset, base_id, time)
+    _stamp(columns, count, offset, base_id, time)
     if not columns & layout.PRODUCER:
         return columns, count, length, (offset, base_id, time), None
     producer_id, producer_seq = layout.PAIR.unpack_from(view, layout.HEAD.size)
@@ -111,10 +117,14 @@ def head(view: memoryview, limits: BatchLimits) -> tuple[int, int, int, tuple[in
     return columns, count, length, (offset, base_id, time), (producer_id, producer_seq)
 
 
-def _stamp(columns: int, offset: int, base_id: int, time: int) -> None:
-    for name, number in (("base_offset", offset), ("base_id", base_id), ("append_time", time)):
-        if not 0 <= number <= TIME_NS_MAX:
-            raise Malformed(f"batch.{name} is {number}; it must be within 0..{TIME_NS_MAX}")
+def _stamp(columns: int, count: int, offset: int, base_id: int, time: int) -> None:
+    highest = layout.PLACE_MAX - count
+    if not 0 <= offset <= highest:
+        raise Malformed(f"batch.base_offset is {offset}; it must be within 0..{highest}")
+    if not 0 <= base_id <= highest:
+        raise Malformed(f"batch.base_id is {base_id}; it must be within 0..{highest}")
+    if not 0 <= time <= TIME_NS_MAX:
+        raise Malformed(f"batch.append_time is {time}; it must be within 0..{TIME_NS_MAX}")
     if time:
         return
     if offset or base_id:
@@ -139,7 +149,9 @@ def checksum(front: bytes, body: bytes, tail: bytes) -> None:
         raise Malformed(f"batch.crc is {claimed:#010x}, but the bytes sum to {crc:#010x}; they were changed on the way")
 
 
-def columns(columns: int, count: int, stamped: bool, body: bytes, tail: bytes, limits: BatchLimits) -> layout.Places:
+def columns(
+    columns: int, count: int, stamp: tuple[int, int, int], body: bytes, tail: bytes, limits: BatchLimits
+) -> layout.Places:
     """Check every column; where the blocks are, when nothing is wrong with any."""
     found = layout.locate(columns, count, body)
     view = memoryview(body)
@@ -163,10 +175,10 @@ def columns(columns: int, count: int, stamped: bool, body: bytes, tail: bytes, l
     if columns & layout.PRIORITY:
         _priorities(body[found.priorities : found.priorities + count])
     if columns & layout.DELTA:
-        _deltas(view[found.deltas : found.deltas + 4 * count].cast("I").tolist())
+        _deltas(view[found.deltas : found.deltas + 4 * count].cast("I").tolist(), layout.PLACE_MAX - max(stamp[:2]))
     if columns & layout.TIMESTAMP:
         _times("timestamp", view[: 8 * count], columns & layout.TIMESTAMP_GAPS, 0)
-    least = 0 if stamped else -SPAN_NS_MAX
+    least = 0 if stamp[2] else -SPAN_NS_MAX
     if columns & layout.DELIVER:
         _times("deliver_at", memoryview(tail)[: 8 * count], columns & layout.DELIVER_GAPS, least)
     if columns & layout.EXPIRES:
@@ -249,7 +261,9 @@ def _priorities(column: bytes) -> None:
         raise Malformed(f"batch.priority[{index}] is {strange[0]}; it must be within 0..{PRIORITY_MAX}")
 
 
-def _deltas(column: list[int]) -> None:
+def _deltas(column: list[int], most: int) -> None:
+    if max(column) > most:
+        raise Malformed(f"batch.delta[{column.index(max(column))}] is {max(column)}; at most {most} from these bases")
     if len(set(column)) != len(column):
         seen: set[int] = set()
         index = next(index for index, delta in enumerate(column) if delta in seen or seen.add(delta))  # type: ignore[func-returns-value]  # add() returns None on purpose

@@ -222,8 +222,11 @@ def encode_columns(
         for field, column in (("value", values), ("key", keys or ()), ("dedup_id", dedup_ids or ())):
             _all_bytes(field, column)
         raise
-    found = batch.places()
-    if found.values_end - found.values + found.names - found.keys != expected:
+    try:
+        found = batch.places()
+    except Malformed:
+        found = None
+    if found is None or found.values_end - found.values + found.names - found.keys != expected:
         raise InvalidArgument("a value, key or dedup id is a view of wide items; give bytes (or view.cast('B'))")
     return batch
 

@@ -98,6 +98,8 @@ HEAD_BYTES: Final = HEAD.size + CRC.size
 HEAD_PRODUCER_BYTES: Final = HEAD_BYTES + PAIR.size
 
 DEFAULT_PRIORITY: Final = 5
+PLACE_MAX: Final = (1 << 63) - 1
+"""The highest offset and the highest id: both are signed 64-bit wherever they go."""
 
 _ZEROS_24_CRC: Final[int] = google_crc32c.value(bytes(24))
 _ZEROS_40_CRC: Final[int] = google_crc32c.value(bytes(40))

@@ -237,6 +237,12 @@ MALFORMED: dict[str, tuple[bytes, str, str]] = {
     "delay_after_stamp": (patched("one_stamped", ("q", -16, -1)), "malformed", "batch.deliver_at[0] is -1"),
     "expires_at_negative": (patched("ttls", ("q", -8, -(2**62))), "malformed", "batch.expires_at[1] is -4611"),
     "timestamp_negative": (patched("timestamps", ("q", BODY, -1)), "malformed", "batch.timestamp[0] is -1"),
+    "base_id_past_2_63": (patched("mixed_selected", ("q", 20, 2**63 - 3)), "malformed", "batch.base_id is"),
+    "delta_outside": (
+        patched("mixed_selected", ("q", 20, 2**63 - 5), ("I", BODY + 24, 9)),
+        "malformed",
+        "at most 4 from these bases",
+    ),
     "delta_twice": (patched("mixed_selected", ("I", BODY + 24, 0), ("I", BODY + 28, 0)), "malformed", "batch.delta["),
 }
 
