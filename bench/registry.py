@@ -10,15 +10,18 @@ A workload is a function in some ``bench/*_workloads.py`` that measures one thin
 A figure may name the probe of the machine that bounds it (``probe="write MiB/s"``, in the same unit); it is printed
 as a share of that probe, and ``ratio_at_least`` or ``ratio_at_most`` is its target.
 
-A module may instead list plain functions as ``WORKLOADS``, which take nothing and return numbers by name (or a list of
-such); their names tell the unit, and ``bench/targets.py`` knows what they should reach.
+A module that registers nothing offers plain functions instead: those it lists as ``WORKLOADS``, or all its public ones
+that can be called with nothing. They return numbers by name (or a list of such); the names tell the unit, and
+``bench/targets.py`` knows what they should reach.
 """
 
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from bench.targets import TARGETS, Figure
@@ -46,15 +49,35 @@ def workload(name: str) -> Callable[[Workload], Workload]:
 def discover() -> list[str]:
     """Imports every ``*_workloads`` module beside this file; what cannot be imported is returned, not fatal."""
     failures = []
+    if WORKLOADS:
+        return failures  # already done
     for path in sorted(Path(__file__).parent.glob("*_workloads.py")):
         try:
+            before = len(WORKLOADS)
             module = importlib.import_module(f"bench.{path.stem}")
-            for function in getattr(module, "WORKLOADS", ()):
-                name = f"{path.stem.removesuffix('_workloads')}/{function.__name__}"
-                workload(name)(adopted(name, function))
+            if len(WORKLOADS) == before:
+                for function in plain_functions(module):
+                    name = f"{path.stem.removesuffix('_workloads')}/{function.__name__}"
+                    workload(name)(adopted(name, function))
         except Exception as error:  # noqa: BLE001 - one broken file must not hide the others
             failures.append(f"{path.name}: {type(error).__name__}: {error}")
     return failures
+
+
+def plain_functions(module: ModuleType) -> list[Callable[[], Any]]:
+    """What a module offers without registering it."""
+    listed = getattr(module, "WORKLOADS", None)
+    if listed is not None:
+        return list(listed)
+    return [
+        function
+        for name, function in inspect.getmembers(module, inspect.isfunction)
+        if not name.startswith("_")
+        and function.__module__ == module.__name__
+        and all(
+            parameter.default is not parameter.empty for parameter in inspect.signature(function).parameters.values()
+        )
+    ]
 
 
 def adopted(name: str, function: Callable[[], Any]) -> Workload:

@@ -112,13 +112,15 @@ GROUPS_PER_TOPIC_MAX: Final = 1_000
 CONSUMERS_PER_GROUP_MAX: Final = 10_000
 """Members of one group."""
 
-# -- native protocol (docs/reference/native-protocol.md; those a server announces are defaults of wire.native.Limits) ----
+# -- native protocol (docs/reference/native-protocol.md; wire.native.Limits takes its defaults here) -------------------
 NATIVE_HELLO_BYTES_MAX: Final = 16 * KIB
 """A frame of a peer that has not been let in: a token and a few names fit, a flood does not."""
 NATIVE_CONTROL_BYTES_MAX: Final = 64 * KIB
 """Frames that carry no batches: four names and a map of options."""
+NATIVE_FRAME_BYTES_MIN: Final = 128 * KIB
+"""The lowest frame limit either side may announce: every control frame and error text fits."""
 NATIVE_FRAME_BYTES_DEFAULT: Final = 8 * MIB
-"""Eight messages of the default highest size, or a full batch of 2 KiB messages; bounds what half a frame can hold."""
+"""A full batch of 2 KiB messages; bounds what half a frame can hold."""
 NATIVE_FRAME_BYTES_MAX: Final = BATCH_BYTES_MAX + 256 * KIB
 """The highest frame limit that may be configured: the biggest batch with its receipts."""
 NATIVE_ARGUMENTS_BYTES_MAX: Final = 1 * MIB
@@ -130,7 +132,7 @@ NATIVE_TEXT_BYTES_MAX: Final = 4 * KIB
 NATIVE_REQUESTS_MAX: Final = 1024
 """Requests of one connection that may wait for a reply."""
 NATIVE_REQUEST_BYTES_MAX: Final = 32 * MIB
-"""Bytes of waiting requests of one connection; above it the server stops reading, which slows the peer and refuses nothing."""
+"""Bytes of waiting requests of one connection; above it the server stops reading: that slows, and refuses nothing."""
 NATIVE_SUBSCRIPTIONS_MAX: Final = 256
 """Subscriptions of one connection."""
 NATIVE_CREDIT_MESSAGES_MAX: Final = 65_536
@@ -173,8 +175,8 @@ JOURNAL_COPY_BYTES_MAX: Final = 16 * KIB
 """Bodies up to this are copied into one buffer for the write; copying more costs more than another buffer."""
 JOURNAL_SCAN_BYTES: Final = 1 * MIB
 """Read in one go by recovery: stays in the processor's cache while its frames are checked."""
-JOURNAL_PEEK_BYTES: Final = 4 * KIB
-"""Read in one go by a random access: a single message with its frame in one call."""
+JOURNAL_PEEK_BYTES: Final = 512
+"""Read first by a random access: a small message in one call; zeroing a larger buffer costs more than a second read."""
 
 # -- settings ---------------------------------------------------------------------------------------------------------
 CONFIG_FILE_BYTES_MAX: Final = 1 * MIB
@@ -191,3 +193,19 @@ DURATION_NS_MAX: Final = 100 * 366 * 86_400 * SECOND_NS
 """A century: now plus the longest span stays inside 64 bits until 2162."""
 PARTITIONS_MAX: Final = 1_024
 """Partitions of a topic: each has a log and the state of each group; a queue needs one."""
+CONSUMER_NAME_BYTES_MAX: Final = 255
+"""A consumer's name is written with every lease."""
+HANDOVER_NS: Final = SECOND_NS
+"""How long a moved partition waits for its former owner's leases."""
+MEMBER_SILENCE_NS: Final = 30 * SECOND_NS
+"""A member of a partition-ordered group that holds nothing and asks for nothing for this long has left."""
+
+# -- shard ------------------------------------------------------------------------------------------------------------
+HOT_TAIL_BYTES: Final = 32 * MIB
+"""Batches kept decoded, newest first, over all partitions of a shard; older ones are read from the journal."""
+SNAPSHOT_EVERY_BYTES: Final = 64 * MIB
+"""Journal written between two snapshots: bounds what recovery has to fold."""
+UNDURABLE_BYTES_MAX: Final = 64 * MIB
+"""Appended and not yet synced: beyond it callers are told to wait, so that a slow disk cannot fill the memory."""
+PENDING_REPLIES_MAX: Final = 100_000
+"""Calls whose replies wait for a sync."""
