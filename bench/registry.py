@@ -24,7 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from bench.targets import TARGETS, Figure
+from bench.targets import TARGETS, Figure, untargeted
 
 if TYPE_CHECKING:
     from bench.machine import Machine
@@ -90,7 +90,8 @@ def adopted(name: str, function: Callable[[], Any]) -> Workload:
             prefix = f"{row['workload']}: " if isinstance(returned, list) and "workload" in row else ""
             for key, value in row.items():
                 if isinstance(value, int | float) and not isinstance(value, bool):
-                    figures[prefix + key] = TARGETS.get((name, prefix + key), Figure(0, ""))._replace(value=value)
+                    target = TARGETS.get((name, prefix + key)) or untargeted(key)
+                    figures[prefix + key] = target._replace(value=value)
         return figures
 
     return run

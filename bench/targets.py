@@ -36,8 +36,23 @@ class Figure(NamedTuple):
 
 
 TARGETS: dict[tuple[str, str], Figure] = {
-    ("routing/match_among_wildcards", "us_per_publish"): Figure(0, "us"),
-    ("routing/match_remembered", "us_per_publish"): Figure(0, "us"),
-    ("routing/group_filter_predicate", "us_per_message"): Figure(0, "us"),
+    ("batch/encode_single", "us"): Figure(0, "us", at_most=5),
+    ("batch/encode_single", "overhead_bytes"): Figure(0, "B", at_most=90),
+    ("batch/encode_many", "us_per_message"): Figure(0, "us", at_most=0.5),
+    ("batch/encode_many", "overhead_bytes_per_message"): Figure(0, "B", at_most=16),
+    ("batch/encode_many", "overhead_bytes_per_message_keyed"): Figure(0, "B", at_most=16),
+    ("batch/arrow", "us_to_arrow_1000"): Figure(0, "us", at_most=20),
+    ("batch/arrow", "us_to_arrow_4096"): Figure(0, "us", at_most=20),
 }
 """By workload and name of the number; the value of each is a placeholder."""
+
+
+def untargeted(name: str) -> Figure:
+    """A figure with the unit its name tells."""
+    words = name.replace(":", " ").replace("_", " ").split()
+    if words[-2:] == ["per", "s"]:
+        return Figure(0, "/s")
+    for word, unit in (("us", "us"), ("ms", "ms"), ("seconds", "s"), ("bytes", "B"), ("mib", "MiB")):
+        if word in words:
+            return Figure(0, unit)
+    return Figure(0, "")
