@@ -1,0 +1,1 @@
+"""Bytes and protocol rules: one folder per protocol, sans-io."""
