@@ -118,19 +118,22 @@ def save_identity(files: FileLayer, directory: str, identity: Identity) -> None:
 def recover(files: FileLayer, directory: str, new_identity: Callable[[], bytes]) -> Recovered:
     """Bring the directory into the state a journal can go on from, or say what is wrong with it."""
     names = set(files.names(directory))
-    for name in names:
-        # A spare may hold frames of a commit that was never confirmed, at positions that come again.
-        if name.startswith("spare-") or name.endswith(".new"):
-            files.remove(f"{directory}/{name}")
     identity = _identity(files, directory, names, new_identity)
     mark = read_mark(files, directory, identity.identity)
-    kept = _drop_truncated(files, directory, identity)
+    kept, dropped = _kept_files(files, directory, identity)
     opened: list[FoundFile] = []
     try:
         for first_position in kept:
             found = _open_file(files, directory, identity.identity, first_position)
             opened.append(found)
         end_position = _check_chain(files, directory, identity, opened, mark)
+        if dropped:
+            # A failed sync may have left the newer identity in the cache alone; the files go only after it is durable.
+            save_identity(files, directory, identity)
+        # Only now that nothing is missing: a leftover might be a file that got the wrong name.
+        for name in (*dropped, *_leftovers(files.names(directory))):
+            files.remove(f"{directory}/{name}")
+        files.sync_directory(directory)
         mark_handle = _start_mark(files, directory, identity.identity, Mark(end_position, clean=False))
     except BaseException:
         for found in opened:
@@ -191,14 +194,18 @@ def _start_mark(files: FileLayer, directory: str, identity: bytes, mark: Mark) -
     return handle
 
 
-def _drop_truncated(files: FileLayer, directory: str, identity: Identity) -> list[int]:
-    """The files still kept. Those wholly before the oldest position are what an interrupted truncation left."""
+def _kept_files(files: FileLayer, directory: str, identity: Identity) -> tuple[list[int], list[str]]:
+    """The files still kept, and the names of those wholly before the oldest position: an unfinished truncation."""
     found = journal_files(files, directory)
     kept_from = 0
     while kept_from + 1 < len(found) and found[kept_from + 1] <= identity.oldest_position:
-        files.remove(file_path(directory, found[kept_from]))
         kept_from += 1
-    return found[kept_from:]
+    return found[kept_from:], [f"{position:020d}{FILE_SUFFIX}" for position in found[:kept_from]]
+
+
+def _leftovers(names: list[str]) -> list[str]:
+    """A spare may hold frames of a commit that was never confirmed, at positions that come again: not used again."""
+    return [name for name in names if name.startswith("spare-") or name.endswith(".new")]
 
 
 def _open_file(files: FileLayer, directory: str, identity: bytes, first_position: int) -> FoundFile:
@@ -263,13 +270,11 @@ def _check_last(
         raise damage(last.path, last.first_position, end.position, "the first commit of a journal file was durable")
     if mark is not None and mark.clean and mark.length == end.position:
         return end.position
-    _settle_tail(files, directory, seed, last, end.position, end.last_commit)
+    _settle_tail(files, seed, last, end.position, end.last_commit)
     return end.position
 
 
-def _settle_tail(
-    files: FileLayer, directory: str, seed: int, last: FoundFile, end_position: int, last_commit: int
-) -> None:
+def _settle_tail(files: FileLayer, seed: int, last: FoundFile, end_position: int, last_commit: int) -> None:
     """Rewrite the last commit, zero what follows, sync: what was found is then on the disk, and nothing else is."""
     stale: list[int] = []
     position = end_position
@@ -290,7 +295,6 @@ def _settle_tail(
     for position in stale:
         write_all(files, last.handle, [_ZEROS[: limit - position]], position - last.first_position)
     files.sync_data(last.handle)
-    files.sync_directory(directory)
 
 
 def _missing(directory: str, from_position: int, to_position: int) -> HeadraceError:
