@@ -180,18 +180,18 @@ class Batch:
     def _resolved(self, now_ns: int) -> bytes | memoryview:
         delivers = self._delivers()
         expires = self._expires()
-        due: Sequence[int] | None = None
+        due: list[int] | None = None
         pieces: list[bytes] = []
         if delivers is not None:
             due = delivers.tolist()
             if min(due) < 0:
-                due = [at if at >= 0 else min(now_ns - at, TIME_NS_MAX) for at in due]
+                due = _after([now_ns] * self.count, due)
             pieces.append(array("q", due).tobytes())
         if expires is not None:
             ends = expires.tolist()
             if min(ends) < 0:
-                starts = [max(at, now_ns) for at in due] if due is not None else [now_ns] * self.count
-                ends = [at if at >= 0 else min(start - at, TIME_NS_MAX) for at, start in zip(ends, starts, strict=True)]
+                starts = [max(now_ns, at) for at in due] if due is not None else [now_ns] * self.count
+                ends = _after(starts, ends)
             pieces.append(array("q", ends).tobytes())
         tail = b"".join(pieces)
         return self._tail if tail == self._tail else tail
@@ -634,6 +634,12 @@ def sealed(out: Columns, stamp: tuple[int, int, int], producer: tuple[int, int] 
     body, tail = out.body_and_tail()
     flags = out.flags if producer is None else out.flags | layout.PRODUCER
     return Batch(head(flags, out.count, body, tail, stamp, producer), body, tail, flags, out.count, stamp, producer)
+
+
+def _after(starts: list[int], times: list[int]) -> list[int]:
+    """Spans (below 0) counted from their starts, instants as they are; none past the last instant."""
+    moved = [at if at >= 0 else start - at for start, at in zip(starts, times, strict=True)]
+    return moved if max(moved) <= TIME_NS_MAX else [min(at, TIME_NS_MAX) for at in moved]
 
 
 def _cut(body: bytes | memoryview, start: int, stop: int, offsets: memoryview) -> list[bytes]:

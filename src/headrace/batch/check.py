@@ -154,6 +154,8 @@ def columns(
 ) -> layout.Places:
     """Check every column; where the blocks are, when nothing is wrong with any."""
     found = layout.locate(columns, count, body)
+    if count == 1 and not columns & ~layout.PRODUCER and found.values_end <= limits.message_bytes_max:
+        return found
     view = memoryview(body)
     if count > 1:
         ends = _rising("value_offsets", view, found.value_offsets, count)

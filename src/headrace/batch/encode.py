@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from array import array
 from itertools import chain, pairwise
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.batch import layout
@@ -34,19 +33,8 @@ if TYPE_CHECKING:
 
     from headrace.batch.message import Message
 
-_FIELDS: Final = attrgetter(
-    "value",
-    "key",
-    "headers",
-    "priority",
-    "delay_ns",
-    "deliver_at_ns",
-    "ttl_ns",
-    "expires_at_ns",
-    "dedup_id",
-    "timestamp_ns",
-)
 _UNSTAMPED: Final = (0, 0, 0)
+_LANE_BYTES: Final = tuple(bytes([lane]) for lane in range(PRIORITY_MAX + 1))
 _PRODUCER_MAX: Final = (1 << 64) - 1
 
 
@@ -74,20 +62,18 @@ def encode(messages: Sequence[Message], *, producer_id: int = 0, producer_seq: i
             producer_id=producer_id,
             producer_seq=producer_seq,
         )
-    values, keys, headers, priorities, delays, delivers, ttls, expires, dedups, timestamps = zip(
-        *map(_FIELDS, messages), strict=True
-    )
+    # One comprehension per field: the interpreter specialises the attribute read, which is twice as fast as attrgetter.
     return encode_columns(
-        values,
-        keys=keys,
-        headers=headers,
-        priorities=priorities,
-        delays_ns=delays,
-        deliver_ats_ns=delivers,
-        ttls_ns=ttls,
-        expires_ats_ns=expires,
-        dedup_ids=dedups,
-        timestamps_ns=timestamps,
+        [message.value for message in messages],
+        keys=[message.key for message in messages],
+        headers=[message.headers for message in messages],
+        priorities=[message.priority for message in messages],
+        delays_ns=[message.delay_ns for message in messages],
+        deliver_ats_ns=[message.deliver_at_ns for message in messages],
+        ttls_ns=[message.ttl_ns for message in messages],
+        expires_ats_ns=[message.expires_at_ns for message in messages],
+        dedup_ids=[message.dedup_id for message in messages],
+        timestamps_ns=[message.timestamp_ns for message in messages],
         producer_id=producer_id,
         producer_seq=producer_seq,
     )
@@ -114,19 +100,10 @@ def encode_one(
     >>> encode_one(b"hello").size_bytes
     45
     """
-    if (
-        headers
-        or priority != layout.DEFAULT_PRIORITY
-        or delay_ns is not None
-        or deliver_at_ns is not None
-        or ttl_ns is not None
-        or expires_at_ns is not None
-        or dedup_id
-        or timestamp_ns is not None
-        or type(value) is not bytes
-        or len(value) > MESSAGE_BYTES_MAX
-        or (key and (type(key) is not bytes or len(key) > KEY_BYTES_MAX))
-    ):
+    made = _single(
+        value, key, headers, priority, delay_ns, deliver_at_ns, ttl_ns, expires_at_ns, dedup_id, timestamp_ns
+    )
+    if made is None:
         return encode_columns(
             (value,),
             keys=(key,),
@@ -141,16 +118,95 @@ def encode_one(
             producer_id=producer_id,
             producer_seq=producer_seq,
         )
-    flags = 0
-    body = value
-    if key:
-        flags = layout.KEY
-        body = layout.BOUNDS.pack(0, len(key)) + key + value
+    flags, body, tail = made
     producer = None
     if producer_id or producer_seq:
         producer = _producer(producer_id, producer_seq)
         flags |= layout.PRODUCER
-    return Batch(head(flags, 1, body, b"", _UNSTAMPED, producer), body, b"", flags, 1, _UNSTAMPED, producer)
+    return Batch(head(flags, 1, body, tail, _UNSTAMPED, producer), body, tail, flags, 1, _UNSTAMPED, producer)
+
+
+def _single(
+    value: bytes,
+    key: bytes | None,
+    headers: Mapping[str, str | bytes] | None,
+    priority: int,
+    delay_ns: int | None,
+    deliver_at_ns: int | None,
+    ttl_ns: int | None,
+    expires_at_ns: int | None,
+    dedup_id: bytes | None,
+    timestamp_ns: int | None,
+) -> tuple[int, bytes, bytes] | None:
+    """Flags, BODY and TAIL of one ordinary message, built without columns; None for what `encode_columns` must look at:
+    header values that are not str, and everything that it refuses."""
+    if type(value) is not bytes or len(value) > MESSAGE_BYTES_MAX:
+        return None
+    flags = 0
+    body = value
+    if headers:
+        try:
+            names = list(map(str.encode, headers))
+            items = list(map(str.encode, headers.values()))  # type: ignore[arg-type]  # bytes raise, and go the long way
+        except (TypeError, UnicodeEncodeError):
+            return None
+        name_ends, item_ends = table(map(len, names)), table(map(len, items))
+        if len(names) > HEADERS_MAX or name_ends[-1] + item_ends[-1] > HEADERS_BYTES_MAX:
+            return None
+        flags = layout.HEADERS
+        entries = layout.BOUNDS.pack(0, len(names)) + name_ends.tobytes() + item_ends.tobytes()
+        body = b"".join([*names, *items, value])
+    else:
+        entries = b""
+    if priority != layout.DEFAULT_PRIORITY:
+        if type(priority) is not int or not 0 <= priority <= PRIORITY_MAX:
+            return None
+        flags |= layout.PRIORITY
+        entries += _LANE_BYTES[priority]
+    if dedup_id:
+        if type(dedup_id) is not bytes or len(dedup_id) > DEDUP_ID_BYTES_MAX:
+            return None
+        flags |= layout.DEDUP
+        entries = layout.BOUNDS.pack(0, len(dedup_id)) + entries
+        body = dedup_id + body
+    if key:
+        if type(key) is not bytes or len(key) > KEY_BYTES_MAX:
+            return None
+        flags |= layout.KEY
+        entries = layout.BOUNDS.pack(0, len(key)) + entries
+        body = key + body
+    if timestamp_ns:
+        if type(timestamp_ns) is not int or not 0 < timestamp_ns <= TIME_NS_MAX:
+            return None
+        flags |= layout.TIMESTAMP
+        entries = layout.INT64.pack(timestamp_ns) + entries
+    if entries:
+        body = entries + body
+    if delay_ns is None and deliver_at_ns is None and ttl_ns is None and expires_at_ns is None:
+        return flags, body, b""
+    deliver = _time(deliver_at_ns, delay_ns, 0)
+    expire = _time(expires_at_ns, ttl_ns, 1)
+    if deliver is None or expire is None:
+        return None
+    tail = b""
+    if deliver:
+        flags |= layout.DELIVER
+        tail = layout.INT64.pack(deliver)
+    if expire:
+        flags |= layout.EXPIRES
+        tail += layout.INT64.pack(expire)
+    return flags, body, tail
+
+
+def _time(instant: int | None, span: int | None, least: int) -> int | None:
+    """An instant, a negated span, 0 for neither, None when that is for `_times` to judge."""
+    if span is None:
+        if instant is None:
+            return 0
+        return instant if type(instant) is int and 0 <= instant <= TIME_NS_MAX else None
+    if instant or type(span) is not int or not least <= span <= SPAN_NS_MAX:
+        return None
+    return -span
 
 
 def encode_columns(

@@ -92,6 +92,7 @@ STAMP_AT: Final = 12
 PAIR: Final = Struct("<QQ")
 CRC: Final = Struct("<I")
 INT32: Final = Struct("<i")
+INT64: Final = Struct("<q")
 UINT32: Final = Struct("<I")
 BOUNDS: Final = Struct("<ii")
 HEAD_BYTES: Final = HEAD.size + CRC.size
@@ -179,6 +180,8 @@ def locate(columns: int, count: int, body: bytes | memoryview) -> Places:
     Constant time. The caller has made sure that `fixed_bytes` fit; nothing else about `body` is assumed.
     """
     size = len(body)
+    if count == 1 and not columns & ~PRODUCER:
+        return Places(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, size)
     last = 4 * count
     table = last + 4
     at = 0
