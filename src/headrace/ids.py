@@ -67,7 +67,7 @@ class IdSource:
     __slots__ = ("_node_bits", "_tick", "node_id")
 
     def __init__(self, node_id: int, last_id: int = 0) -> None:
-        if isinstance(node_id, bool) or not isinstance(node_id, int) or not 0 <= node_id <= NODE_ID_MAX:
+        if type(node_id) is not int or not 0 <= node_id <= NODE_ID_MAX:
             raise InvalidArgument(f"node id {node_id!r}: must be a whole number from 0 to {NODE_ID_MAX}")
         if not 0 <= last_id <= ID_MAX:
             raise InvalidArgument(f"last id {last_id}: must be from 0 to {ID_MAX}")
