@@ -40,7 +40,7 @@ def test_matches_agrees_with_the_definition(topic_filter: str, topic: str) -> No
     assert matches(topic_filter, topic) == naive_matches(topic_filter.split("/"), topic.split("/"))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=max(150, settings().max_examples), deadline=None)
 @given(filters, filters)
 def test_subset_is_exactly_that_no_name_escapes(topic_filter: str, allowed: str) -> None:
     escaped = next((n for n in ALL_NAMES if matches(topic_filter, n) and not matches(allowed, n)), None)
@@ -76,4 +76,4 @@ class TrieAgainstList(RuleBasedStateMachine):
 
 
 TestTrieAgainstList = TrieAgainstList.TestCase
-TestTrieAgainstList.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestTrieAgainstList.settings = settings(stateful_step_count=40, deadline=None)

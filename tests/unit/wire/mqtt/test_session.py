@@ -122,7 +122,7 @@ def failed(events: list[Event]) -> Failed:
 both = pytest.mark.parametrize("version", [4, 5])
 
 
-# -- connecting ----------------------------------------------------------------------------------------------------------
+# -- connecting --------------------------------------------------------------------------------------------------------
 
 
 @both
@@ -264,7 +264,7 @@ def test_session_expiry_is_the_shorter_one_and_is_told() -> None:
     assert Peer(4, clean_start=False).open().session.session_expiry_s == 0xFFFFFFFF
 
 
-# -- keep alive, ping, goodbye -------------------------------------------------------------------------------------------
+# -- keep alive, ping, goodbye -----------------------------------------------------------------------------------------
 
 
 @both
@@ -358,7 +358,7 @@ def test_server_disconnect_says_why_in_5(version: int) -> None:
     assert peer.publish() is Sent.CLOSED
 
 
-# -- the table -----------------------------------------------------------------------------------------------------------
+# -- the table ---------------------------------------------------------------------------------------------------------
 
 
 def test_every_state_and_packet_type_has_an_entry_and_every_action_a_method() -> None:
@@ -395,7 +395,7 @@ def test_malformed_packet_is_an_event_and_a_planned_close(version: int) -> None:
     assert peer.send(PingReq()) == []
 
 
-# -- messages from the client --------------------------------------------------------------------------------------------
+# -- messages from the client ------------------------------------------------------------------------------------------
 
 
 @both
@@ -570,7 +570,7 @@ def test_bad_publish_properties_end_the_connection(properties: Properties, reaso
     assert peer.receive_one(Disconnect).reason == reason
 
 
-# -- messages to the client ----------------------------------------------------------------------------------------------
+# -- messages to the client --------------------------------------------------------------------------------------------
 
 
 @both
@@ -753,7 +753,7 @@ def test_packet_identifiers_go_round_and_skip_those_in_use() -> None:
     assert [p.packet_id for p in peer.receive() if isinstance(p, Publish)] == [65534, 65535, 1]
 
 
-# -- resume --------------------------------------------------------------------------------------------------------------
+# -- resume ------------------------------------------------------------------------------------------------------------
 
 
 def through_storage(state: SessionState) -> SessionState:
@@ -863,7 +863,7 @@ def test_recorded_but_unreleased_message_is_offered_again_to_a_broker_that_holds
     assert again.receive() == [PubRel(1)]
 
 
-# -- subscriptions -------------------------------------------------------------------------------------------------------
+# -- subscriptions -----------------------------------------------------------------------------------------------------
 
 
 @both
@@ -901,7 +901,7 @@ def test_requests_waiting_for_answers_are_bounded() -> None:
     assert failed(peer.send_bytes(b"x" * (2 * 1024 * 1024))).reason == 0x97
 
 
-# -- the stream ----------------------------------------------------------------------------------------------------------
+# -- the stream --------------------------------------------------------------------------------------------------------
 
 
 @both
