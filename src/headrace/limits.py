@@ -209,3 +209,5 @@ UNDURABLE_BYTES_MAX: Final = 64 * MIB
 """Appended and not yet synced: beyond it callers are told to wait, so that a slow disk cannot fill the memory."""
 PENDING_REPLIES_MAX: Final = 100_000
 """Calls whose replies wait for a sync."""
+LEASE_MESSAGES_MAX: Final = 100_000
+"""Messages in one lease grant, and in one receipt."""

@@ -1,0 +1,366 @@
+"""Deciding what operators and catalogues ask for: topics, groups, seek, pause, purge, cancel, move, trim."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pyroaring import BitMap64
+
+from headrace.config import GroupConfig
+from headrace.delivery import commands as c
+from headrace.delivery import facts as f
+from headrace.delivery.commands import Outcome, refuse
+from headrace.delivery.members import reassigned
+from headrace.delivery.offsets import EMPTY, span_of
+from headrace.delivery.partition import Partition
+from headrace.delivery.settling import failed
+from headrace.delivery.state import MS_NS, State
+from headrace.delivery.topic import Group, Topic
+from headrace.errors import (
+    AlreadyExists,
+    HeadraceError,
+    InvalidArgument,
+    LimitExceeded,
+    UnknownGroup,
+    UnknownTopic,
+)
+from headrace.limits import (
+    CONSUMERS_PER_GROUP_MAX,
+    GROUPS_PER_TOPIC_MAX,
+    PAUSE_TEXT_CHARS_MAX,
+)
+from headrace.routing import GroupFilter
+
+__all__ = ["DECIDE"]
+
+
+def _create_topic(state: State, command: c.CreateTopic, now_ns: int) -> Outcome:
+    if (command.namespace, command.name) in state.by_name:
+        return refuse(AlreadyExists(f"topic {command.name!r} exists in namespace {command.namespace!r}"))
+    settings = command.settings
+    tid, gid, pid = state.next_tid, state.next_gid, state.next_pid
+    pids = list(range(pid, pid + settings.partitions))
+    facts: list[f.Fact] = [f.TopicCreated(tid, command.namespace, command.name, settings, now_ns)]
+    facts += [f.PartitionCreated(pid, tid, index) for index, pid in enumerate(pids)]
+    facts.append(f.GroupCreated(gid, tid, "default", GroupConfig(), [(pid, 0) for pid in pids], now_ns))
+    return Outcome(facts, tid)
+
+
+def _change_topic(state: State, command: c.ChangeTopic, now_ns: int) -> Outcome:
+    topic = state.topics.get(command.tid)
+    if topic is None:
+        return refuse(_no_topic(command.tid))
+    settings = command.settings
+    if settings.partitions < topic.settings.partitions:
+        return refuse(
+            InvalidArgument(
+                f"partitions {settings.partitions}: topic {topic.name!r} has {topic.settings.partitions}, and"
+                " partitions are never taken away"
+            )
+        )
+    if "strict" in (settings.ordering, topic.settings.ordering) and settings.partitions != 1:
+        return refuse(InvalidArgument(f"ordering strict with {settings.partitions} partitions: needs exactly 1"))
+    facts: list[f.Fact] = [f.TopicChanged(command.tid, settings, now_ns)]
+    facts += [
+        f.PartitionCreated(state.next_pid + n, command.tid, index)
+        for n, index in enumerate(range(topic.settings.partitions, settings.partitions))
+    ]
+    return Outcome(facts, command.tid)
+
+
+def _delete_topic(state: State, command: c.DeleteTopic, now_ns: int) -> Outcome:
+    if command.tid not in state.topics:
+        return refuse(_no_topic(command.tid))
+    return Outcome([f.TopicDeleted(command.tid, now_ns)], command.tid)
+
+
+# -- groups ----------------------------------------------------------------------------------------------------------
+
+
+def _create_group(state: State, command: c.CreateGroup, now_ns: int) -> Outcome:
+    topic = state.topics.get(command.tid)
+    if topic is None:
+        return refuse(_no_topic(command.tid))
+    if command.name in topic.groups:
+        return refuse(AlreadyExists(f"group {command.name!r} exists on topic {topic.name!r}"))
+    if len(topic.groups) >= GROUPS_PER_TOPIC_MAX:
+        return refuse(LimitExceeded(f"topic {topic.name!r} has {len(topic.groups)} groups, the most there may be"))
+    wrong = _absurd_group(topic, command.settings)
+    if wrong is not None:
+        return refuse(wrong)
+    starts = _starts(topic, command.start)
+    if isinstance(starts, HeadraceError):
+        return refuse(starts)
+    places = sorted(starts.items())
+    filtered: list[tuple[int, int, int, bytes]] = []
+    if command.settings.filter is not None:
+        scan = [(pid, start, state.partitions[pid].end) for pid, start in places if start < state.partitions[pid].end]
+        if scan and command.filtered is None:
+            return Outcome([], needs_scan=scan)
+        filtered = [(pid, *span.packed()) for pid, span in (command.filtered or {}).items() if span.count]
+    fact = f.GroupCreated(
+        state.next_gid, command.tid, command.name, command.settings, places, now_ns, command.durable, filtered
+    )
+    return Outcome([fact], state.next_gid)
+
+
+def _absurd_group(topic: Topic, settings: GroupConfig) -> HeadraceError | None:
+    """The settings checked themselves when they were made; this is what depends on the topic."""
+    try:
+        if settings.filter is not None:
+            GroupFilter.from_dict(settings.filter)
+        settings.over(topic.settings)
+    except HeadraceError as error:
+        return error
+    return None
+
+
+def _starts(topic: Topic, start: c.Start) -> dict[int, int] | HeadraceError:
+    starts: dict[int, int] = {}
+    for partition in topic.partitions:
+        if start.latest:
+            at = partition.end
+        elif start.time_ns is not None:
+            at = partition.first_after(-(-start.time_ns // MS_NS) - 1)
+        elif start.offsets is not None:
+            at = start.offsets.get(partition.index, partition.start)
+            if not 0 <= at <= partition.end:
+                return InvalidArgument(
+                    f"offset {at} of partition {partition.index}: topic {topic.name!r} has"
+                    f" {partition.start} to {partition.end} there"
+                )
+        else:
+            at = partition.start
+        starts[partition.pid] = max(at, partition.start)
+    if start.offsets is not None and not set(start.offsets) <= {partition.index for partition in topic.partitions}:
+        return InvalidArgument(
+            f"partitions {sorted(start.offsets)}: topic {topic.name!r} has 0 to {len(topic.partitions) - 1}"
+        )
+    return starts
+
+
+def _change_group(state: State, command: c.ChangeGroup, now_ns: int) -> Outcome:
+    group = state.groups.get(command.gid)
+    if group is None:
+        return refuse(_no_group(command.gid))
+    wrong = _absurd_group(group.topic, command.settings)
+    if wrong is not None:
+        return refuse(wrong)
+    return Outcome([f.GroupChanged(command.gid, command.settings, now_ns)], command.gid)
+
+
+def _delete_group(state: State, command: c.DeleteGroup, now_ns: int) -> Outcome:
+    if command.gid not in state.groups:
+        return refuse(_no_group(command.gid))
+    return Outcome([f.GroupDeleted(command.gid, now_ns)], command.gid)
+
+
+def _join(state: State, command: c.Join, now_ns: int) -> Outcome:
+    group = state.groups.get(command.gid)
+    if group is None:
+        return refuse(_no_group(command.gid))
+    if command.consumer in group.members:
+        group.members[command.consumer] = now_ns
+        return Outcome([], True)
+    if len(group.members) >= CONSUMERS_PER_GROUP_MAX:
+        return refuse(LimitExceeded(f"group {group.name!r} has {len(group.members)} members, the most there may be"))
+    facts: list[f.Fact] = [f.Joined(command.gid, command.consumer, now_ns)]
+    return Outcome(facts + reassigned(group, [*group.members, command.consumer], now_ns), True)
+
+
+def _leave(state: State, command: c.Leave, now_ns: int) -> Outcome:
+    group = state.groups.get(command.gid)
+    if group is None:
+        return Outcome([], False)
+    facts: list[f.Fact] = []
+    deaths: list[c.Death] = []
+    for backlog in group.backlogs.values():
+        for lease in list(backlog.leases.values()):
+            if lease.consumer != command.consumer:
+                continue
+            if command.clean:
+                facts.append(
+                    f.Released(group.gid, backlog.partition.pid, lease.lease_id, *lease.span().packed(), now_ns)
+                )
+            else:
+                failed(lease, lease.span(), now_ns, "disconnect", "", 0, facts, deaths)
+    if group.policy.fifo and not command.clean:
+        facts = [fact for fact in facts if not (type(fact) is f.Released and fact.reason == "behind")]
+    if command.consumer in group.members:
+        facts.append(f.Left(command.gid, command.consumer, now_ns))
+        facts += reassigned(group, [name for name in group.members if name != command.consumer], now_ns)
+    if not group.durable and not [name for name in group.members if name != command.consumer]:
+        facts.append(f.GroupDeleted(command.gid, now_ns))
+        deaths = []
+    return Outcome(facts, True, deaths=deaths)
+
+
+def _seek(state: State, command: c.Seek, now_ns: int) -> Outcome:
+    group = state.groups.get(command.gid)
+    if group is None:
+        return refuse(_no_group(command.gid))
+    starts = _starts(group.topic, command.start)
+    if isinstance(starts, HeadraceError):
+        return refuse(starts)
+    facts: list[f.Fact] = []
+    if group.wanted is not None and command.filtered is None:
+        # Before the group began its filter was never asked.
+        scan = [(pid, start, group.backlogs[pid].start) for pid, start in starts.items()]
+        scan = [(pid, start, end) for pid, start, end in scan if start < end]
+        if scan:
+            return Outcome([], needs_scan=scan)
+    for pid, start in starts.items():
+        partition = state.partitions[pid]
+        stop = -1
+        if command.stop_time_ns is not None:
+            stop = partition.first_after(-(-command.stop_time_ns // MS_NS) - 1)
+        elif command.stops is not None:
+            stop = command.stops.get(partition.index, -1)
+        if stop >= 0 and stop < start:
+            return refuse(
+                InvalidArgument(f"a replay from {start} to {stop} of partition {partition.index}: ends first")
+            )
+        kept_out = (command.filtered or {}).get(pid, EMPTY)
+        facts.append(f.Sought(command.gid, pid, start, stop, now_ns, *kept_out.packed()))
+        end = partition.end if stop < 0 else min(stop, partition.end)
+        over = _between(partition.lapsed - partition.gone, start, end)
+        over -= partition.scheduled
+        over -= group.backlogs[pid].filtered
+        if over:
+            facts.append(f.Expired(command.gid, pid, 0, *span_of(over).packed(), now_ns))
+    return Outcome(facts, starts)
+
+
+def _between(bits: BitMap64, first: int, end: int) -> BitMap64:
+    cut = BitMap64()
+    cut.add_range(first, max(first, end))
+    return bits & cut
+
+
+def _pause(state: State, command: c.PauseGroup, now_ns: int) -> Outcome:
+    if command.gid not in state.groups:
+        return refuse(_no_group(command.gid))
+    if command.until_ns and command.until_ns <= now_ns:
+        return refuse(InvalidArgument("pause until a time that has passed: leave it out to pause until resumed"))
+    by, why = command.by[:PAUSE_TEXT_CHARS_MAX], command.why[:PAUSE_TEXT_CHARS_MAX]
+    return Outcome([f.Paused(command.gid, by, why, command.until_ns, now_ns)], True)
+
+
+def _resume(state: State, command: c.ResumeGroup, now_ns: int) -> Outcome:
+    group = state.groups.get(command.gid)
+    if group is None:
+        return refuse(_no_group(command.gid))
+    if group.pause is None:
+        return Outcome([], False)
+    return Outcome([f.Resumed(command.gid, command.by[:PAUSE_TEXT_CHARS_MAX], now_ns)], True)
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+
+
+def _purge(state: State, command: c.Purge, now_ns: int) -> Outcome:
+    topic = state.topics.get(command.tid)
+    if topic is None:
+        return refuse(_no_topic(command.tid))
+    group = state.groups.get(command.gid) if command.gid >= 0 else None
+    if command.gid >= 0 and (group is None or group.topic is not topic):
+        return refuse(_no_group(command.gid))
+    facts: list[f.Fact] = []
+    dropped = 0
+    for partition in topic.partitions:
+        groups: list[Group] = [group] if group is not None else list(topic.groups.values())
+        wanted = BitMap64()
+        for each in groups:
+            wanted |= each.backlogs[partition.pid].unleased_below(partition.end)
+        if group is None:
+            wanted |= partition.scheduled
+            for each in groups:
+                wanted -= each.backlogs[partition.pid].leased_bits()
+        if wanted:
+            facts.append(f.Dropped(command.gid, partition.pid, *span_of(wanted).packed(), now_ns))
+            dropped += len(wanted)
+    return Outcome(facts, dropped)
+
+
+def _scheduled(state: State, pid: int) -> Partition | HeadraceError:
+    partition = state.partitions.get(pid)
+    return UnknownTopic(f"partition {pid} is not of this shard") if partition is None else partition
+
+
+def _cancel(state: State, command: c.Cancel, now_ns: int) -> Outcome:
+    partition = _scheduled(state, command.pid)
+    if isinstance(partition, HeadraceError):
+        return refuse(partition)
+    known = span_of(command.span.bitmap() & partition.scheduled)
+    if not known.count:
+        return Outcome([], 0)
+    return Outcome([f.Cancelled(command.pid, *known.packed(), now_ns)], known.count)
+
+
+def _move(state: State, command: c.Move, now_ns: int) -> Outcome:
+    partition = _scheduled(state, command.pid)
+    if isinstance(partition, HeadraceError):
+        return refuse(partition)
+    limit_ns = partition.topic.settings.max_delay_ns
+    if limit_ns and command.due_ns - now_ns > limit_ns:
+        return refuse(
+            InvalidArgument(
+                f"a delay of {(command.due_ns - now_ns) / 1e9:.3f}s: up to {limit_ns / 1e9:.0f}s (max_delay)"
+            )
+        )
+    known = span_of(command.span.bitmap() & partition.scheduled)
+    if not known.count:
+        return Outcome([], 0)
+    due_ms = -(-max(command.due_ns, now_ns) // MS_NS)
+    return Outcome([f.Moved(command.pid, *known.packed(), due_ms, now_ns)], known.count)
+
+
+def _free_key(state: State, command: c.FreeKey, now_ns: int) -> Outcome:
+    group = state.groups.get(command.gid)
+    backlog = group.backlogs.get(command.pid) if group is not None else None
+    if backlog is None:
+        return refuse(_no_group(command.gid))
+    if command.key_hash not in backlog.held_keys:
+        return Outcome([], False)
+    return Outcome([f.KeyFreed(command.gid, command.pid, command.key_hash, now_ns)], True)
+
+
+def _trim(state: State, command: c.Trim, now_ns: int) -> Outcome:
+    """Retention: never past what a durable group has not settled."""
+    partition = _scheduled(state, command.pid)
+    if isinstance(partition, HeadraceError):
+        return refuse(partition)
+    durable = [group for group in partition.topic.groups.values() if group.durable]
+    start = min([command.start, *(group.backlogs[command.pid].first_unsettled() for group in durable)])
+    if start <= partition.start:
+        return Outcome([], partition.start)
+    return Outcome([f.Trimmed(command.pid, start, now_ns)], start)
+
+
+def _no_topic(tid: int) -> UnknownTopic:
+    return UnknownTopic(f"topic {tid} is not of this shard")
+
+
+def _no_group(gid: int) -> UnknownGroup:
+    return UnknownGroup(f"group {gid} is not of this shard")
+
+
+DECIDE: dict[type[Any], Callable[[State, Any, int], Outcome]] = {
+    c.CreateTopic: _create_topic,
+    c.ChangeTopic: _change_topic,
+    c.DeleteTopic: _delete_topic,
+    c.CreateGroup: _create_group,
+    c.ChangeGroup: _change_group,
+    c.DeleteGroup: _delete_group,
+    c.Join: _join,
+    c.Leave: _leave,
+    c.Seek: _seek,
+    c.PauseGroup: _pause,
+    c.ResumeGroup: _resume,
+    c.Purge: _purge,
+    c.Cancel: _cancel,
+    c.Move: _move,
+    c.FreeKey: _free_key,
+    c.Trim: _trim,
+}

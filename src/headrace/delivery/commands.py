@@ -1,0 +1,339 @@
+"""What can be asked of a shard, and what it answers.
+
+A command speaks of partitions and groups by number (the broker knows the names); it is a batch wherever it can be.
+An expected refusal is a reply, an instance of ``HeadraceError``, never an exception.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from pyroaring import BitMap64
+
+from headrace.batch import Batch, Message
+from headrace.config import GroupConfig, TopicConfig
+from headrace.delivery.facts import Fact
+from headrace.delivery.offsets import Span
+from headrace.errors import HeadraceError
+
+__all__ = [
+    "Bury",
+    "Cancel",
+    "ChangeGroup",
+    "ChangeTopic",
+    "Command",
+    "CreateGroup",
+    "CreateTopic",
+    "Death",
+    "DeleteGroup",
+    "DeleteTopic",
+    "FreeKey",
+    "Grant",
+    "Join",
+    "LeaseUpTo",
+    "Leave",
+    "Move",
+    "Outcome",
+    "PauseGroup",
+    "Publish",
+    "PublishDone",
+    "Purge",
+    "Receipts",
+    "Redrive",
+    "ResumeGroup",
+    "Seek",
+    "SettleDone",
+    "SettleMany",
+    "Start",
+    "Tick",
+    "Trim",
+]
+
+
+class Receipts(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The right to settle messages of one lease: ``count`` consecutive ones, or those in ``bits``."""
+
+    pid: int
+    lease_id: int
+    first: int
+    count: int = 1
+    bits: BitMap64 | None = None
+
+    def span(self) -> Span:
+        return Span(self.first, self.count, self.bits)
+
+
+class Start(msgspec.Struct, frozen=True):
+    """Where a group begins: at most one of the two; neither means the earliest message there is."""
+
+    offsets: Mapping[int, int] | None = None  # partition index -> offset
+    time_ns: int | None = None
+    latest: bool = False
+
+
+EARLIEST = Start()
+
+
+@dataclass(slots=True)
+class CreateTopic:
+    namespace: str
+    name: str
+    settings: TopicConfig
+
+
+@dataclass(slots=True)
+class ChangeTopic:
+    tid: int
+    settings: TopicConfig
+
+
+@dataclass(slots=True)
+class DeleteTopic:
+    tid: int
+
+
+@dataclass(slots=True)
+class CreateGroup:
+    tid: int
+    name: str
+    settings: GroupConfig = field(default_factory=GroupConfig)
+    durable: bool = True
+    start: Start = EARLIEST
+    filtered: Mapping[int, Span] | None = None  # pid -> what the filter keeps out of what is there already
+
+
+@dataclass(slots=True)
+class ChangeGroup:
+    gid: int
+    settings: GroupConfig
+
+
+@dataclass(slots=True)
+class DeleteGroup:
+    gid: int
+
+
+@dataclass(slots=True)
+class Publish:
+    pid: int
+    batch: Batch
+
+
+@dataclass(slots=True)
+class LeaseUpTo:
+    gid: int
+    consumer: str
+    most: int
+    lease_ns: int | None = None
+
+
+@dataclass(slots=True)
+class SettleMany:
+    """Any mix; with ``publish`` or ``cancel`` it is all or nothing, without them each receipt stands for itself."""
+
+    gid: int
+    ack: Sequence[Receipts] = ()
+    nack: Sequence[tuple[Receipts, int | None, str]] = ()  # delay_ns (None: by the retry policy), error
+    reject: Sequence[tuple[Receipts, str]] = ()
+    release: Sequence[Receipts] = ()
+    extend: Sequence[tuple[Receipts, int]] = ()  # by_ns
+    publish: Sequence[tuple[int, Batch]] = ()  # at most one batch a partition
+    cancel: Sequence[tuple[int, Span]] = ()
+
+
+@dataclass(slots=True)
+class Tick:
+    """Do what is due, up to ``most`` things."""
+
+    most: int
+
+
+@dataclass(slots=True)
+class Death:
+    """A message that is about to die; it stays leased until it is buried."""
+
+    gid: int
+    pid: int
+    lease_id: int
+    offset: int
+    reason: str
+    error: str
+
+
+@dataclass(slots=True)
+class Bury:
+    """Make deaths final. ``contents``: the messages, for the dead letters; one that is missing dies without a copy."""
+
+    deaths: Sequence[Death]
+    contents: Mapping[tuple[int, int], Message]
+    ends: Mapping[int, int] = field(default_factory=dict)  # of partitions that the same frame has published into
+
+
+@dataclass(slots=True)
+class Join:
+    gid: int
+    consumer: str
+
+
+@dataclass(slots=True)
+class Leave:
+    """A consumer is gone; ``clean``: it said so, and gives back what it has uncounted."""
+
+    gid: int
+    consumer: str
+    clean: bool = True
+
+
+@dataclass(slots=True)
+class Seek:
+    gid: int
+    start: Start
+    stops: Mapping[int, int] | None = None  # partition index -> first offset not to deliver
+    stop_time_ns: int | None = None
+    filtered: Mapping[int, Span] | None = None
+
+
+@dataclass(slots=True)
+class PauseGroup:
+    gid: int
+    by: str
+    why: str
+    until_ns: int = 0
+
+
+@dataclass(slots=True)
+class ResumeGroup:
+    gid: int
+    by: str
+
+
+@dataclass(slots=True)
+class Purge:
+    """Drop everything unsettled and not leased, of one group or (gid -1) of the topic."""
+
+    tid: int
+    gid: int = -1
+
+
+@dataclass(slots=True)
+class Cancel:
+    pid: int
+    span: Span
+
+
+@dataclass(slots=True)
+class Move:
+    pid: int
+    span: Span
+    due_ns: int
+
+
+@dataclass(slots=True)
+class Redrive:
+    """Send dead letters back to work: to the group they died in, or to the topic ``tid`` for every group."""
+
+    pid: int
+    span: Span
+    contents: Mapping[int, Message] | None = None
+    tid: int | None = None
+
+
+@dataclass(slots=True)
+class FreeKey:
+    gid: int
+    pid: int
+    key_hash: int
+
+
+@dataclass(slots=True)
+class Trim:
+    pid: int
+    start: int
+
+
+Command = (
+    CreateTopic
+    | ChangeTopic
+    | DeleteTopic
+    | CreateGroup
+    | ChangeGroup
+    | DeleteGroup
+    | Publish
+    | LeaseUpTo
+    | SettleMany
+    | Tick
+    | Bury
+    | Join
+    | Leave
+    | Seek
+    | PauseGroup
+    | ResumeGroup
+    | Purge
+    | Cancel
+    | Move
+    | Redrive
+    | FreeKey
+    | Trim
+)
+
+
+class PublishDone(msgspec.Struct, frozen=True, gc=False):
+    """``duplicates``: (index in the batch, id, pid, offset) of those that were already there; the others got
+    consecutive offsets and ids from the bases on, in order."""
+
+    pid: int
+    base_offset: int
+    base_id: int
+    count: int
+    duplicates: Sequence[tuple[int, int, int, int]] = ()
+
+
+class Grant(msgspec.Struct, frozen=True, gc=False):
+    """Leased messages of one partition; ``attempts`` has those whose attempt is not the first."""
+
+    pid: int
+    lease_id: int
+    span: Span
+    deadline_ns: int
+    attempts: Mapping[int, int]
+
+
+class SettleDone(msgspec.Struct, frozen=True, gc=False):
+    settled: int
+    refused: Sequence[tuple[Receipts, HeadraceError]]
+    published: Sequence[PublishDone] = ()
+    cancelled: int = 0
+
+
+class Outcome:
+    """What a command brings about. ``facts`` and ``batches`` go into one frame; ``deaths`` must be buried in the same
+    frame. Before it can be decided a command may want to know: ``needs``, the contents of messages; ``needs_columns``,
+    the keys of a stretch (pid, first, end) that was let go of; ``needs_scan``, what of stretches a filter keeps out."""
+
+    __slots__ = ("batches", "deaths", "facts", "needs", "needs_columns", "needs_scan", "reply")
+
+    def __init__(
+        self,
+        facts: list[Fact],
+        reply: Any = None,
+        batches: Sequence[Batch] = (),
+        deaths: Sequence[Death] = (),
+        needs: Sequence[tuple[int, int]] = (),
+        needs_columns: tuple[int, int, int] | None = None,
+        needs_scan: Sequence[tuple[int, int, int]] = (),
+    ) -> None:
+        self.facts = facts
+        self.reply = reply
+        self.batches = batches
+        self.deaths = deaths
+        self.needs = needs
+        self.needs_columns = needs_columns
+        self.needs_scan = needs_scan
+
+
+def refuse(error: HeadraceError) -> Outcome:
+    """Nothing happens; the caller is told why."""
+    return Outcome([], error)

@@ -1,0 +1,170 @@
+"""Ready messages of one group in one partition, by priority lane.
+
+Within a lane order is by due time, then offset. Most messages are due the moment they are appended, so the order of
+``main``, a bitmap, is the order of offsets. The others are the exception and are kept apart:
+
+    front   only where order is by partition: given back or retried, before everything, by (ms, offset)
+    late    delayed messages and retries whose time has come, by (ms, offset). They come due in the order of time, so
+            adding one is nearly always an append; ``late_set`` says who is still here.
+
+A message appended in the same millisecond as a late one comes before it.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from pyroaring import BitMap64
+
+from headrace.delivery.offsets import EMPTY, Span, span_of, subtract
+
+__all__ = ["Lane"]
+
+
+class Lane:
+    __slots__ = ("_hint", "front", "late", "late_set", "main")
+
+    def __init__(self) -> None:
+        self.main = BitMap64()
+        self.front: list[tuple[int, int]] = []
+        self.late: deque[tuple[int, int]] = deque()
+        self.late_set = BitMap64()
+        self._hint = 0  # no offset of main is below this
+
+    def __len__(self) -> int:
+        return len(self.main) + len(self.front) + len(self.late_set)
+
+    def __bool__(self) -> bool:
+        return bool(self.main) or bool(self.late_set) or bool(self.front)
+
+    def __contains__(self, offset: int) -> bool:
+        return offset in self.main or offset in self.late_set or any(offset == other for _, other in self.front)
+
+    # -- putting in ----------------------------------------------------------------------------------------------
+
+    def add_main(self, span: Span) -> None:
+        if span.bits is None:
+            self.main.add_range(span.first, span.first + span.count)
+        else:
+            self.main |= span.bits
+        self._hint = min(self._hint, span.first)
+
+    def add_one(self, offset: int) -> None:
+        self.main.add(offset)
+        self._hint = min(self._hint, offset)
+
+    def add_late(self, at_ms: int, offset: int) -> None:
+        late = self.late
+        if late and at_ms < late[-1][0]:
+            insort(late, (at_ms, offset))
+        else:
+            late.append((at_ms, offset))
+        self.late_set.add(offset)
+
+    def add_front(self, at_ms: int, offset: int) -> None:
+        insort(self.front, (at_ms, offset))
+
+    # -- looking -------------------------------------------------------------------------------------------------
+
+    def head(self, appended_ms: Callable[[int], int]) -> tuple[int, int] | None:
+        """The next message as (ms, offset); None of an empty lane."""
+        if self.front:
+            return self.front[0]
+        self._settle_late()
+        late = self.late[0] if self.late else None
+        if not self.main:
+            return late
+        offset = self.main.next_set_bit(self._hint)
+        own = (appended_ms(offset), offset)
+        return own if late is None or own[0] <= late[0] else late
+
+    def peek(self, most: int, first_after: Callable[[int], int]) -> Span:
+        """The next ``most`` messages, left where they are."""
+        main = self.main
+        if not self.front and not self.late:
+            if not main:
+                return EMPTY
+            first = main.next_set_bit(self._hint)
+            self._hint = first
+            if most == 1 or main.contains_range(first, first + most):
+                return Span(first, most)
+            return span_of(main[:most])
+        return self._peek_merged(most, first_after)
+
+    def _peek_merged(self, most: int, first_after: Callable[[int], int]) -> Span:
+        chosen = BitMap64()
+        for _, offset in self.front[:most]:
+            chosen.add(offset)
+        self._settle_late()
+        main = self.main
+        i = 0
+        for at_ms, offset in self.late:
+            room = most - len(chosen)
+            if room <= 0:
+                break
+            if offset not in self.late_set:
+                continue
+            # What was appended up to and in that millisecond goes first.
+            before = main.rank(first_after(at_ms) - 1) if main else 0
+            if before > i:
+                taken = main[i : min(before, i + room)]
+                chosen |= taken
+                i += len(taken)
+                room = most - len(chosen)
+                if room <= 0:
+                    break
+            chosen.add(offset)
+        room = most - len(chosen)
+        if room > 0 and main:
+            chosen |= main[i : i + room]
+        return span_of(chosen)
+
+    def ordered(self, first_after: Callable[[int], int]) -> Iterator[tuple[int, int]]:
+        """Front and late messages with their ms, in order (main is in order by itself)."""
+        yield from self.front
+        yield from ((at_ms, offset) for at_ms, offset in self.late if offset in self.late_set)
+
+    # -- taking out ----------------------------------------------------------------------------------------------
+
+    def remove(self, span: Span) -> Span:
+        """Take out what is here of ``span``; what was."""
+        main = self.main
+        if not self.front and not self.late:
+            if span.bits is None:
+                if span.count == 1:
+                    if span.first in main:
+                        main.discard(span.first)
+                        return span
+                    return EMPTY
+                if main.contains_range(span.first, span.first + span.count):
+                    main.remove_range(span.first, span.first + span.count)
+                    return span
+            elif span.bits.issubset(main):
+                main -= span.bits
+                return span
+        wanted = span.bitmap()
+        found = wanted & main
+        if found:
+            main -= found
+        if self.front:
+            kept = [entry for entry in self.front if entry[1] not in wanted]
+            if len(kept) != len(self.front):
+                found.update([offset for _, offset in self.front if offset in wanted])
+                self.front = kept
+        late = wanted & self.late_set
+        if late:
+            self.late_set -= late
+            found |= late
+            self._settle_late()
+        return span_of(found)
+
+    def remove_run(self, span: Span) -> None:
+        """Take out a span known to be wholly in main."""
+        subtract(self.main, span)
+
+    def _settle_late(self) -> None:
+        late, here = self.late, self.late_set
+        while late and late[0][1] not in here:
+            late.popleft()

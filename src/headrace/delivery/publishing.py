@@ -1,0 +1,165 @@
+"""Deciding a publish: is there room, is it new, when is it due, which groups never see it."""
+
+from __future__ import annotations
+
+from headrace.batch import Batch
+from headrace.delivery import facts as f
+from headrace.delivery.commands import Outcome, Publish, PublishDone, refuse
+from headrace.delivery.offsets import span_of
+from headrace.delivery.partition import Partition
+from headrace.delivery.state import State
+from headrace.delivery.topic import Group, Topic
+from headrace.errors import DuplicateConflict, HeadraceError, InvalidArgument, PayloadTooLarge, QueueFull, UnknownTopic
+
+__all__ = ["accept", "decide_publish", "filtered_of"]
+
+
+def decide_publish(state: State, command: Publish, now_ns: int) -> Outcome:
+    partition = state.partitions.get(command.pid)
+    if partition is None:
+        return refuse(UnknownTopic(f"partition {command.pid} is not of this shard"))
+    accepted = accept(state, partition, command.batch, now_ns)
+    if isinstance(accepted, HeadraceError):
+        return refuse(accepted)
+    fact, batch, reply = accepted
+    if fact is None or batch is None:
+        return Outcome([], reply)
+    return Outcome([fact], reply, (batch,))
+
+
+Accepted = tuple[f.Published | None, Batch | None, PublishDone]
+
+
+def accept(state: State, partition: Partition, batch: Batch, now_ns: int) -> Accepted | HeadraceError:
+    """The fact a batch becomes, or no fact where all of it is there already; or the refusal."""
+    topic = partition.topic
+    count = batch.count
+    if batch.producer_id:
+        repeated = _repeated(partition, batch)
+        if repeated is not None:
+            return repeated
+    refusal = _too_much(topic, batch, count, now_ns)
+    if refusal is not None:
+        return refusal
+    duplicates: list[tuple[int, int, int, int]] = []
+    fresh: list[int] = []
+    dedup_ids = batch.dedup_ids()
+    if dedup_ids is not None:
+        fresh = _split_duplicates(topic, partition, dedup_ids, now_ns, duplicates)
+        if duplicates:
+            if not fresh:
+                return None, None, PublishDone(partition.pid, partition.end, 0, 0, duplicates)
+            batch = batch.select(fresh)
+    # Time never runs back inside a partition, whatever the clock does: marks are searched by time.
+    at_ns = max(now_ns, partition.mark_ms[-1] * 1_000_000 if partition.mark_ms else 0)
+    base_id = state.take_ids(batch.count, at_ns)
+    batch = batch.stamp(partition.end, base_id, at_ns)
+    fact = f.Published(partition.pid, batch.size_bytes, filtered_by_groups(topic, batch))
+    if duplicates:
+        _resolve_own(duplicates, fresh, partition.pid, partition.end, base_id)
+    return fact, batch, PublishDone(partition.pid, partition.end, base_id, batch.count, duplicates)
+
+
+def _repeated(partition: Partition, batch: Batch) -> Accepted | HeadraceError | None:
+    """The answer to a producer's batch that was seen before."""
+    seen = partition.producers.get(batch.producer_id)
+    if seen is None or batch.producer_seq > seen[-1].sequence:
+        return None
+    for entry in seen:
+        if entry.sequence == batch.producer_seq:
+            if entry.count != batch.count:
+                return DuplicateConflict(
+                    f"producer {batch.producer_id} sent sequence {batch.producer_seq} again with {batch.count}"
+                    f" messages; the first time it had {entry.count}"
+                )
+            repeats = [(i, entry.base_id + i, partition.pid, entry.base_offset + i) for i in range(entry.count)]
+            return None, None, PublishDone(partition.pid, partition.end, 0, 0, repeats)
+    return DuplicateConflict(
+        f"producer {batch.producer_id} sent sequence {batch.producer_seq} after {seen[-1].sequence}, and it is not"
+        f" among the last {len(seen)} that are remembered"
+    )
+
+
+def _too_much(topic: Topic, batch: Batch, count: int, now_ns: int) -> HeadraceError | None:
+    settings = topic.settings
+    if batch.size_bytes > settings.max_message_bytes:
+        largest = max(map(len, batch.values()))
+        if largest > settings.max_message_bytes:
+            return PayloadTooLarge(
+                f"a message of {largest} bytes: topic {topic.name!r} takes up to {settings.max_message_bytes}"
+                " (max_message_size)"
+            )
+    if settings.max_depth and topic.room < count:
+        depth = topic.depth
+        topic.room = settings.max_depth - depth
+        if topic.room < count:
+            return QueueFull(
+                f"topic {topic.name!r} has {depth} unsettled messages; {count} more would pass its max_depth of"
+                f" {settings.max_depth}"
+            )
+    delivers = batch.deliver_ats()
+    if delivers is not None:
+        # Before the stamp a delay is negative, a time positive.
+        furthest = max(max(delivers) - now_ns, -min(delivers))
+        if settings.max_delay_ns and furthest > settings.max_delay_ns:
+            return InvalidArgument(
+                f"a delay of {furthest / 1e9:.3f}s: topic {topic.name!r} allows up to"
+                f" {settings.max_delay_ns / 1e9:.0f}s (max_delay)"
+            )
+    return None
+
+
+def _split_duplicates(
+    topic: Topic,
+    partition: Partition,
+    dedup_ids: list[bytes],
+    now_ns: int,
+    duplicates: list[tuple[int, int, int, int]],
+) -> list[int]:
+    """The indices of new messages; the others are noted in ``duplicates`` (own repetitions with offset -1 - index)."""
+    since_ns = now_ns - topic.settings.dedup_window_ns
+    fresh: list[int] = []
+    own: dict[bytes, int] = {}
+    for i, raw in enumerate(dedup_ids):
+        dedup_id = bytes(raw)
+        if not dedup_id:
+            fresh.append(i)
+            continue
+        found = topic.dedup.find(dedup_id, since_ns)
+        if found is not None:
+            duplicates.append((i, *found))
+        elif dedup_id in own:
+            duplicates.append((i, 0, partition.pid, -1 - own[dedup_id]))
+        else:
+            own[dedup_id] = i
+            fresh.append(i)
+    return fresh
+
+
+def _resolve_own(
+    duplicates: list[tuple[int, int, int, int]], fresh: list[int], pid: int, base_offset: int, base_id: int
+) -> None:
+    """A batch that repeats itself: point its repetitions at the first copy, now that it has an id."""
+    place = {index: n for n, index in enumerate(fresh)}
+    for n, (i, _, _, offset) in enumerate(duplicates):
+        if offset < 0:
+            first = place[-1 - offset]
+            duplicates[n] = (i, base_id + first, pid, base_offset + first)
+
+
+def filtered_by_groups(topic: Topic, batch: Batch) -> list[tuple[int, int, int, bytes]]:
+    found = []
+    for group in topic.groups.values():
+        if group.wanted is not None:
+            span = span_of(filtered_of(group, batch))
+            if span.count:
+                found.append((group.gid, *span.packed()))
+    return found
+
+
+def filtered_of(group: Group, batch: Batch) -> list[int]:
+    """The offsets of a stamped batch that a group's filter keeps out."""
+    wanted = group.wanted
+    if wanted is None:
+        return []
+    return [offset for i, offset in enumerate(batch.offsets()) if not wanted(batch.headers(i), batch.key(i))]

@@ -1,0 +1,314 @@
+"""One shard: a journal, the state that is its fold, and the index of where every batch lies.
+
+``execute`` takes a command through decide → append → evolve in one go and returns the reply with the journal position
+it stands on. The reply must not leave before that position is durable (persist, then tell); waiting for it is the
+host's business, so that one sync serves everybody who came in the meantime. Nothing here blocks, except reading cold
+messages for dead letters.
+
+A frame is appended before its facts are folded: a refused append (a full disk) leaves no trace in memory. There is no
+way back from a failed one: the memory is thrown away and rebuilt from the journal (``Shard.reopen``).
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from headrace.batch import Batch, Message
+from headrace.clock import Clock
+from headrace.delivery import commands as c
+from headrace.delivery import facts as f
+from headrace.delivery.decide import decide
+from headrace.delivery.evolve import evolve, evolve_published
+from headrace.delivery.offsets import Span, span_of
+from headrace.delivery.partition import Partition
+from headrace.delivery.publishing import filtered_of
+from headrace.delivery.snapshot import restore, snapshot
+from headrace.delivery.state import State
+from headrace.delivery.topic import Group
+from headrace.errors import Corrupt, HeadraceError
+from headrace.journal import Frame, Journal
+from headrace.limits import HOT_TAIL_BYTES, SNAPSHOT_EVERY_BYTES, TICK_WORK_MAX
+from headrace.log import HotTail, PartitionLog
+
+__all__ = ["FACTS", "Core", "Done"]
+
+FACTS: Final = 1
+"""The kind of journal frames that hold facts."""
+
+_READY_MAKERS: Final = (f.Due, f.Released, f.Retried, f.BackoffEnded, f.Sought, f.Resumed, f.KeyFreed, f.GroupCreated)
+_PUBLISHERS: Final = (c.Publish, c.Redrive)
+
+
+class Done(NamedTuple):
+    """A reply, and the journal position that must be durable before it leaves."""
+
+    reply: Any
+    position: int
+
+
+class SteadyClock:
+    """Wall time that neither jumps nor steps back: the wall clock once (or the latest time the journal knows, if that
+    is later), the monotonic clock from there on.
+
+    A step of the wall clock is noted (``wall_jump_ns``), not obeyed: nothing fires early, nothing is re-ordered.
+    """
+
+    __slots__ = ("_base_ns", "_clock", "_monotonic_ns")
+
+    def __init__(self, clock: Clock, floor_ns: int) -> None:
+        self._clock = clock
+        self._monotonic_ns = clock.monotonic_ns
+        self._base_ns = max(clock.wall_ns(), floor_ns) - clock.monotonic_ns()
+
+    def now_ns(self) -> int:
+        return self._base_ns + self._monotonic_ns()
+
+    def wall_jump_ns(self) -> int:
+        """How far the wall clock is from where it was expected."""
+        return self._clock.wall_ns() - self._clock.monotonic_ns() - self._base_ns
+
+
+class Core:
+    """The synchronous heart of a shard; one owner at a time."""
+
+    __slots__ = (
+        "_publish_position",
+        "_snapshot_position",
+        "clock",
+        "journal",
+        "logs",
+        "node_id",
+        "observer",
+        "state",
+        "tail",
+        "woken",
+    )
+
+    def __init__(
+        self,
+        journal: Journal,
+        clock: Clock,
+        *,
+        node_id: int = 0,
+        hot_tail_bytes: int = HOT_TAIL_BYTES,
+    ) -> None:
+        self.journal = journal
+        self.node_id = node_id
+        self.tail = HotTail(hot_tail_bytes)
+        self.logs: dict[int, PartitionLog] = {}
+        self.woken: set[int] = set()  # groups that may have got something ready since this was last emptied
+        self.observer: Any = None
+        self.state = State(node_id)
+        self._publish_position = 0
+        self._snapshot_position = journal.first_position
+        self._recover()
+        self.clock = SteadyClock(clock, self.state.now_ns)
+
+    # -- commands ------------------------------------------------------------------------------------------------
+
+    def execute(self, command: c.Command) -> Done:
+        """Decide a command and append what it brings about."""
+        now_ns = self.clock.now_ns()
+        state = self.state
+        wake_ns = state.wake_at_ns()
+        if wake_ns is not None and wake_ns <= now_ns:
+            self._tick(now_ns)
+        return self._apply(command, now_ns)
+
+    def tick(self) -> int | None:
+        """Do one bounded portion of what is due; when to come again, or None."""
+        now_ns = self.clock.now_ns()
+        wake_ns = self.state.wake_at_ns()
+        if wake_ns is not None and wake_ns <= now_ns:
+            self._apply(c.Tick(TICK_WORK_MAX), now_ns)
+            wake_ns = self.state.wake_at_ns()
+        return wake_ns
+
+    def _tick(self, now_ns: int) -> None:
+        """Everything that is due, before anybody looks: expired messages must not be handed out."""
+        tick = c.Tick(TICK_WORK_MAX)
+        while True:
+            self._apply(tick, now_ns)
+            wake_ns = self.state.wake_at_ns()
+            if wake_ns is None or wake_ns > now_ns:
+                return
+
+    def _apply(self, command: c.Command, now_ns: int) -> Done:
+        state, journal = self.state, self.journal
+        outcome = decide(state, command, now_ns)
+        while outcome.needs or outcome.needs_columns is not None or outcome.needs_scan:
+            self._fetch_for(command, outcome)
+            outcome = decide(state, command, now_ns)
+        facts, batches = outcome.facts, outcome.batches
+        if outcome.deaths:
+            ends = {fact.pid: b.base_offset + b.count for fact, b in zip(_published(facts), batches, strict=True)}
+            contents = self._contents([(death.pid, death.offset) for death in outcome.deaths])
+            burial = decide(state, c.Bury(outcome.deaths, contents, ends), now_ns)
+            facts = [*facts, *burial.facts]
+            batches = [*batches, *burial.batches]
+        if not facts:
+            # The reply may rest on what was appended a moment ago (a duplicate's first copy).
+            return Done(outcome.reply, journal.end_position if outcome.reply else 0)
+        try:
+            position = journal.append(FACTS, *f.encode(facts, batches), reserve=type(command) not in _PUBLISHERS)
+        except HeadraceError as error:
+            if error.code != "storage_full":
+                raise
+            return Done(error, 0)
+        if batches:
+            self._publish_position = journal.end_position
+        self._fold(facts, batches, position)
+        if type(command) is c.LeaseUpTo:
+            # A lease may leave before it is synced, but not before what it hands out is.
+            return Done(outcome.reply, min(self._publish_position, journal.end_position))
+        return Done(outcome.reply, journal.end_position)
+
+    def _fold(self, facts: Sequence[f.Fact], batches: Sequence[Batch], position: int, *, live: bool = True) -> None:
+        state, woken = self.state, self.woken
+        number = 0
+        for fact in facts:
+            kind = type(fact)
+            if kind is f.Published:
+                batch = batches[number]
+                number += 1
+                evolve_published(state, fact, batch)  # type: ignore[arg-type]
+                log = self.logs.get(fact.pid)  # type: ignore[union-attr]
+                if log is None:
+                    log = self._new_log(fact.pid)  # type: ignore[union-attr]
+                log.append(batch, position, keep=live)
+                if live:
+                    partition = state.partitions[fact.pid]  # type: ignore[union-attr]
+                    woken.update(group.gid for group in partition.topic.groups.values())
+                continue
+            evolve(state, fact)
+            if live and kind in _READY_MAKERS:
+                if kind is f.Due:
+                    partition = state.partitions[fact.pid]  # type: ignore[union-attr]
+                    woken.update(group.gid for group in partition.topic.groups.values())
+                else:
+                    woken.add(fact.gid)  # type: ignore[union-attr]
+            elif kind is f.Trimmed:
+                log = self.logs.get(fact.pid)  # type: ignore[union-attr]
+                if log is not None:
+                    log.trim(fact.start)  # type: ignore[union-attr]
+            elif live and kind is f.Acked and self._frees(fact):  # type: ignore[arg-type]
+                woken.add(fact.gid)  # type: ignore[union-attr]
+            elif kind is f.TopicDeleted:
+                for pid in [pid for pid in self.logs if pid not in state.partitions]:
+                    del self.logs[pid]
+        if self.observer is not None and live:
+            self.observer(facts, batches, position)
+
+    def _frees(self, fact: f.Acked) -> bool:
+        """Whether an ack can have let something else go: the next of a key, room under a limit."""
+        policy = self.state.groups[fact.gid].policy
+        return policy.ordering != "none" or policy.concurrency > 0
+
+    # -- contents ------------------------------------------------------------------------------------------------
+
+    def _new_log(self, pid: int) -> PartitionLog:
+        log = self.logs[pid] = PartitionLog(pid, self._batches_of_frame, self.tail)
+        return log
+
+    def log(self, pid: int) -> PartitionLog:
+        """The log of a partition (an empty one where nothing was ever published)."""
+        return self.logs.get(pid) or self._new_log(pid)
+
+    def _batches_of_frame(self, position: int) -> list[Batch]:
+        return f.decode(self.journal.read_frame(position).body)[1]
+
+    def _contents(self, places: Sequence[tuple[int, int]]) -> dict[tuple[int, int], Message]:
+        """The messages at these places; those whose log is gone are missing."""
+        found: dict[tuple[int, int], Message] = {}
+        for pid, offset in places:
+            log = self.logs.get(pid)
+            batch = log.batch_at(offset) if log is not None else None
+            if batch is not None:
+                found[pid, offset] = batch.message(offset - batch.base_offset).to_message()
+        return found
+
+    def _fetch_for(self, command: c.Command, outcome: c.Outcome) -> None:
+        if outcome.needs and isinstance(command, c.Redrive):
+            contents = self._contents(outcome.needs)
+            command.contents = {offset: message for (_, offset), message in contents.items()}
+        if outcome.needs_columns is not None:
+            pid, first, end = outcome.needs_columns
+            self._load_columns(self.state.partitions[pid], first, end)
+        if outcome.needs_scan and isinstance(command, (c.CreateGroup, c.Seek)):
+            command.filtered = self._scan(command, outcome.needs_scan)
+
+    def _load_columns(self, partition: Partition, first: int, end: int) -> None:
+        """Key hashes and priorities of messages that had been settled by everybody, for a group that goes back."""
+        batches = self.log(partition.pid).batches(first, end)
+        partition.reload_columns(first, [b for b in batches if b.base_offset < end])
+
+    def _scan(self, command: c.CreateGroup | c.Seek, places: Sequence[tuple[int, int, int]]) -> Mapping[int, Span]:
+        """Which messages that are there already a group's filter keeps out."""
+        if isinstance(command, c.CreateGroup):
+            topic = self.state.topics[command.tid]
+            group = Group(0, topic, command.name, command.settings, 0, durable=False)
+        else:
+            group = self.state.groups[command.gid]
+        found: dict[int, Span] = {}
+        for pid, first, end in places:
+            offsets: list[int] = []
+            for batch in self.log(pid).batches(first, end):
+                offsets += [offset for offset in filtered_of(group, batch) if first <= offset < end]
+            found[pid] = span_of(offsets)
+        return found
+
+    # -- snapshots and recovery ----------------------------------------------------------------------------------
+
+    def snapshot_due(self) -> bool:
+        return self.journal.end_position - self._snapshot_position >= SNAPSHOT_EVERY_BYTES
+
+    def take_snapshot(self) -> tuple[int, bytes]:
+        """The state as of the journal's end, to be saved by whoever may block."""
+        position = self._snapshot_position = self.journal.end_position
+        logs = [log.dump() for log in self.logs.values()]
+        return position, msgspec.msgpack.encode([snapshot(self.state), logs])
+
+    def _recover(self) -> None:
+        journal = self.journal
+        start = journal.first_position
+        saved = journal.load_snapshot()
+        if saved is not None:
+            start, data = saved
+            try:
+                state, logs = msgspec.msgpack.decode(data, type=tuple[bytes, list[list[Any]]])
+            except msgspec.MsgspecError as error:
+                raise Corrupt(f"the snapshot at position {start} cannot be read: {error}") from error
+            self.state = restore(state, self.node_id)
+            for pid, end, *columns in logs:
+                self._new_log(pid).load(end, *columns)
+            self._snapshot_position = start
+        enabled = gc.isenabled()
+        gc.disable()  # a fold makes millions of small lasting objects and no rubbish worth looking for
+        try:
+            for frame in journal.read(start):
+                if frame.kind == FACTS:
+                    self._fold_frame(frame)
+        finally:
+            if enabled:
+                gc.enable()
+
+    def _fold_frame(self, frame: Frame) -> None:
+        try:
+            facts, batches = f.decode(frame.body)
+        except msgspec.MsgspecError as error:
+            raise Corrupt(f"the frame at position {frame.position} holds no facts this build knows: {error}") from error
+        self._fold(facts, batches, frame.position, live=False)
+
+    # -- questions -----------------------------------------------------------------------------------------------
+
+    def backlog_drift(self) -> int:
+        """Zero when every group's books balance."""
+        return sum(abs(backlog.drift()) for backlog in self.state.backlogs())
+
+
+def _published(facts: Sequence[f.Fact]) -> Iterator[f.Published]:
+    return (fact for fact in facts if type(fact) is f.Published)
