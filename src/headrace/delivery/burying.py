@@ -1,8 +1,8 @@
 """Deciding deaths and resurrections: moving to the dead letters, and back.
 
 A death is one record: the message leaves its group and its copy enters the dead-letter topic, or neither. The copy
-keeps key, value and headers and says in headers of its own where it comes from and what happened to it (``ORIGIN`` and the
-other names below). Headers of an earlier death are replaced; a redriven message loses them all.
+keeps key, value and headers and says in headers of its own where it comes from and what happened to it. Headers of an
+earlier death are replaced; a redriven message loses them all.
 """
 
 from __future__ import annotations

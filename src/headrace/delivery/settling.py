@@ -280,7 +280,7 @@ def _without_overlap(facts: list[f.Fact]) -> list[f.Fact]:
     return kept
 
 
-# -- together with outputs -----------------------------------------------------------------------------------------------
+# -- together with outputs ------------------------------------------------------------------------------------------
 
 
 def _with_outputs(

@@ -17,18 +17,21 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from headrace import delivery as d
 from headrace.batch import Batch, Message
 from headrace.clock import Clock
-from headrace.delivery import commands as c
-from headrace.delivery import facts as f
-from headrace.delivery.decide import decide
-from headrace.delivery.evolve import evolve, evolve_published
-from headrace.delivery.offsets import Span, span_of
-from headrace.delivery.partition import Partition
-from headrace.delivery.publishing import filtered_of
-from headrace.delivery.snapshot import restore, snapshot
-from headrace.delivery.state import State
-from headrace.delivery.topic import Group
+from headrace.delivery import (
+    Group,
+    Partition,
+    ShardState,
+    Span,
+    decide,
+    evolve,
+    filtered_of,
+    restore,
+    snapshot,
+    span_of,
+)
 from headrace.errors import Corrupt, HeadraceError
 from headrace.journal import Frame, Journal
 from headrace.limits import HOT_TAIL_BYTES, SNAPSHOT_EVERY_BYTES, TICK_WORK_MAX
@@ -39,8 +42,8 @@ __all__ = ["FACTS", "Core", "Done"]
 FACTS: Final = 1
 """The kind of journal frames that hold facts."""
 
-_READY_MAKERS: Final = (f.Due, f.Released, f.Retried, f.BackoffEnded, f.Sought, f.Resumed, f.KeyFreed, f.GroupCreated)
-_PUBLISHERS: Final = (c.Publish, c.Redrive)
+_READY_MAKERS: Final = (d.Due, d.Released, d.Retried, d.BackoffEnded, d.Sought, d.Resumed, d.KeyFreed, d.GroupCreated)
+_PUBLISHERS: Final = (d.Publish, d.Redrive)
 
 
 class Done(NamedTuple):
@@ -102,7 +105,7 @@ class Core:
         self.logs: dict[int, PartitionLog] = {}
         self.woken: set[int] = set()  # groups that may have got something ready since this was last emptied
         self.observer: Any = None
-        self.state = State(node_id)
+        self.state = ShardState(node_id)
         self._publish_position = 0
         self._snapshot_position = journal.first_position
         self._recover()
@@ -110,7 +113,7 @@ class Core:
 
     # -- commands ------------------------------------------------------------------------------------------------
 
-    def execute(self, command: c.Command) -> Done:
+    def execute(self, command: d.Command) -> Done:
         """Decide a command and append what it brings about."""
         now_ns = self.clock.now_ns()
         state = self.state
@@ -124,20 +127,20 @@ class Core:
         now_ns = self.clock.now_ns()
         wake_ns = self.state.wake_at_ns()
         if wake_ns is not None and wake_ns <= now_ns:
-            self._apply(c.Tick(TICK_WORK_MAX), now_ns)
+            self._apply(d.Tick(TICK_WORK_MAX), now_ns)
             wake_ns = self.state.wake_at_ns()
         return wake_ns
 
     def _tick(self, now_ns: int) -> None:
         """Everything that is due, before anybody looks: expired messages must not be handed out."""
-        tick = c.Tick(TICK_WORK_MAX)
+        tick = d.Tick(TICK_WORK_MAX)
         while True:
             self._apply(tick, now_ns)
             wake_ns = self.state.wake_at_ns()
             if wake_ns is None or wake_ns > now_ns:
                 return
 
-    def _apply(self, command: c.Command, now_ns: int) -> Done:
+    def _apply(self, command: d.Command, now_ns: int) -> Done:
         state, journal = self.state, self.journal
         outcome = decide(state, command, now_ns)
         while outcome.needs or outcome.needs_columns is not None or outcome.needs_scan:
@@ -147,14 +150,14 @@ class Core:
         if outcome.deaths:
             ends = {fact.pid: b.base_offset + b.count for fact, b in zip(_published(facts), batches, strict=True)}
             contents = self._contents([(death.pid, death.offset) for death in outcome.deaths])
-            burial = decide(state, c.Bury(outcome.deaths, contents, ends), now_ns)
+            burial = decide(state, d.Bury(outcome.deaths, contents, ends), now_ns)
             facts = [*facts, *burial.facts]
             batches = [*batches, *burial.batches]
         if not facts:
             # The reply may rest on what was appended a moment ago (a duplicate's first copy).
             return Done(outcome.reply, journal.end_position if outcome.reply else 0)
         try:
-            position = journal.append(FACTS, *f.encode(facts, batches), reserve=type(command) not in _PUBLISHERS)
+            position = journal.append(FACTS, *d.encode_facts(facts, batches), reserve=type(command) not in _PUBLISHERS)
         except HeadraceError as error:
             if error.code != "storage_full":
                 raise
@@ -162,20 +165,20 @@ class Core:
         if batches:
             self._publish_position = journal.end_position
         self._fold(facts, batches, position)
-        if type(command) is c.LeaseUpTo:
+        if type(command) is d.LeaseUpTo:
             # A lease may leave before it is synced, but not before what it hands out is.
             return Done(outcome.reply, min(self._publish_position, journal.end_position))
         return Done(outcome.reply, journal.end_position)
 
-    def _fold(self, facts: Sequence[f.Fact], batches: Sequence[Batch], position: int, *, live: bool = True) -> None:
+    def _fold(self, facts: Sequence[d.Fact], batches: Sequence[Batch], position: int, *, live: bool = True) -> None:
         state, woken = self.state, self.woken
         number = 0
         for fact in facts:
             kind = type(fact)
-            if kind is f.Published:
+            if kind is d.Published:
                 batch = batches[number]
                 number += 1
-                evolve_published(state, fact, batch)  # type: ignore[arg-type]
+                evolve(state, fact, batch)
                 log = self.logs.get(fact.pid)  # type: ignore[union-attr]
                 if log is None:
                     log = self._new_log(fact.pid)  # type: ignore[union-attr]
@@ -186,24 +189,24 @@ class Core:
                 continue
             evolve(state, fact)
             if live and kind in _READY_MAKERS:
-                if kind is f.Due:
+                if kind is d.Due:
                     partition = state.partitions[fact.pid]  # type: ignore[union-attr]
                     woken.update(group.gid for group in partition.topic.groups.values())
                 else:
                     woken.add(fact.gid)  # type: ignore[union-attr]
-            elif kind is f.Trimmed:
+            elif kind is d.Trimmed:
                 log = self.logs.get(fact.pid)  # type: ignore[union-attr]
                 if log is not None:
                     log.trim(fact.start)  # type: ignore[union-attr]
-            elif live and kind is f.Acked and self._frees(fact):  # type: ignore[arg-type]
+            elif live and kind is d.Acked and self._frees(fact):  # type: ignore[arg-type]
                 woken.add(fact.gid)  # type: ignore[union-attr]
-            elif kind is f.TopicDeleted:
+            elif kind is d.TopicDeleted:
                 for pid in [pid for pid in self.logs if pid not in state.partitions]:
                     del self.logs[pid]
         if self.observer is not None and live:
             self.observer(facts, batches, position)
 
-    def _frees(self, fact: f.Acked) -> bool:
+    def _frees(self, fact: d.Acked) -> bool:
         """Whether an ack can have let something else go: the next of a key, room under a limit."""
         policy = self.state.groups[fact.gid].policy
         return policy.ordering != "none" or policy.concurrency > 0
@@ -219,7 +222,7 @@ class Core:
         return self.logs.get(pid) or self._new_log(pid)
 
     def _batches_of_frame(self, position: int) -> list[Batch]:
-        return f.decode(self.journal.read_frame(position).body)[1]
+        return d.decode_facts(self.journal.read_frame(position).body)[1]
 
     def _contents(self, places: Sequence[tuple[int, int]]) -> dict[tuple[int, int], Message]:
         """The messages at these places; those whose log is gone are missing."""
@@ -231,14 +234,14 @@ class Core:
                 found[pid, offset] = batch.message(offset - batch.base_offset).to_message()
         return found
 
-    def _fetch_for(self, command: c.Command, outcome: c.Outcome) -> None:
-        if outcome.needs and isinstance(command, c.Redrive):
+    def _fetch_for(self, command: d.Command, outcome: d.Outcome) -> None:
+        if outcome.needs and isinstance(command, d.Redrive):
             contents = self._contents(outcome.needs)
             command.contents = {offset: message for (_, offset), message in contents.items()}
         if outcome.needs_columns is not None:
             pid, first, end = outcome.needs_columns
             self._load_columns(self.state.partitions[pid], first, end)
-        if outcome.needs_scan and isinstance(command, (c.CreateGroup, c.Seek)):
+        if outcome.needs_scan and isinstance(command, (d.CreateGroup, d.Seek)):
             command.filtered = self._scan(command, outcome.needs_scan)
 
     def _load_columns(self, partition: Partition, first: int, end: int) -> None:
@@ -246,9 +249,9 @@ class Core:
         batches = self.log(partition.pid).batches(first, end)
         partition.reload_columns(first, [b for b in batches if b.base_offset < end])
 
-    def _scan(self, command: c.CreateGroup | c.Seek, places: Sequence[tuple[int, int, int]]) -> Mapping[int, Span]:
+    def _scan(self, command: d.CreateGroup | d.Seek, places: Sequence[tuple[int, int, int]]) -> Mapping[int, Span]:
         """Which messages that are there already a group's filter keeps out."""
-        if isinstance(command, c.CreateGroup):
+        if isinstance(command, d.CreateGroup):
             topic = self.state.topics[command.tid]
             group = Group(0, topic, command.name, command.settings, 0, durable=False)
         else:
@@ -298,7 +301,7 @@ class Core:
 
     def _fold_frame(self, frame: Frame) -> None:
         try:
-            facts, batches = f.decode(frame.body)
+            facts, batches = d.decode_facts(frame.body)
         except msgspec.MsgspecError as error:
             raise Corrupt(f"the frame at position {frame.position} holds no facts this build knows: {error}") from error
         self._fold(facts, batches, frame.position, live=False)
@@ -310,5 +313,5 @@ class Core:
         return sum(abs(backlog.drift()) for backlog in self.state.backlogs())
 
 
-def _published(facts: Sequence[f.Fact]) -> Iterator[f.Published]:
-    return (fact for fact in facts if type(fact) is f.Published)
+def _published(facts: Sequence[d.Fact]) -> Iterator[d.Published]:
+    return (fact for fact in facts if type(fact) is d.Published)
