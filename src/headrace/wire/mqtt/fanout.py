@@ -61,7 +61,11 @@ class OutgoingMessage:
         properties: Properties | None = None,
         expires_at_ns: int | None = None,
     ) -> None:
-        if properties and any(name in properties for name in _OWN):
+        if properties and (
+            "topic_alias" in properties
+            or "subscription_identifiers" in properties
+            or "message_expiry_interval" in properties
+        ):
             kept = {name: value for name, value in properties.items() if name not in _OWN}
             properties = cast("Properties", kept)
         self.topic = topic

@@ -100,8 +100,7 @@ def read_properties(data: bytes, pos: int, end: int, kind: int, limits: CodecLim
         identifier = data[pos]
         if identifier == 0x26 and kind in TABLE[0x26].packets:
             start = pos
-            name, pos = read_text(data, pos + 1, stop, "user property name")
-            value, pos = read_text(data, pos, stop, "user property value")
+            name, value, pos = _read_pair(data, pos + 1, stop)
             if pairs is None:
                 pairs = found["user_properties"] = []
             pairs.append((name, value))
@@ -130,6 +129,27 @@ def read_properties(data: bytes, pos: int, end: int, kind: int, limits: CodecLim
         else:
             found[row.name] = item
     return cast("Properties", found), stop
+
+
+def _read_pair(data: bytes, pos: int, stop: int) -> tuple[str, str, int]:
+    """A user property. Queue messages carry several: the good case is read in place, a fault by the slow way below."""
+    name_at = pos + 2
+    if name_at <= stop:
+        name_end = name_at + (data[pos] << 8 | data[pos + 1])
+        value_at = name_end + 2
+        if value_at <= stop:
+            value_end = value_at + (data[name_end] << 8 | data[name_end + 1])
+            if value_end <= stop:
+                try:
+                    name, value = data[name_at:name_end].decode(), data[value_at:value_end].decode()
+                except UnicodeDecodeError:
+                    pass
+                else:
+                    if "\x00" not in name and "\x00" not in value:
+                        return name, value, value_end
+    name, pos = read_text(data, pos, stop, "user property name")
+    value, pos = read_text(data, pos, stop, "user property value")
+    return name, value, pos
 
 
 def _read_value(data: bytes, pos: int, stop: int, row: Row) -> tuple[Any, int]:
@@ -186,7 +206,13 @@ def property_bytes(properties: Properties, kind: int) -> bytes:
         head = bytes((identifier,))
         if row.type == "pair":
             for key, text in cast("list[tuple[str, str]]", value):
-                parts += (head, write_text(key), write_text(text))
+                try:
+                    raw_key, raw_text = key.encode(), text.encode()
+                except UnicodeEncodeError:
+                    raise InvalidArgument(f"user property {key!r} holds a lone surrogate") from None
+                if len(raw_key) > 0xFFFF or len(raw_text) > 0xFFFF:
+                    raise InvalidArgument(f"user property {key[:64]!r} does not fit: at most 65535 bytes each")
+                parts += (head, len(raw_key).to_bytes(2, "big"), raw_key, len(raw_text).to_bytes(2, "big"), raw_text)
         elif row.repeats:
             for item in cast("list[int]", value):
                 if item < 1:
