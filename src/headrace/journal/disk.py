@@ -58,7 +58,7 @@ from headrace.journal.recovery import Recovered, file_path, recover, save_identi
 from headrace.journal.room import Room
 from headrace.journal.scan import damage, scan_frames
 from headrace.journal.segment import OpenFile, Segment
-from headrace.journal.snapshot import load_snapshot, save_snapshot
+from headrace.journal.snapshot import load_snapshot, save_snapshot, snapshot_floor
 from headrace.limits import (
     JOURNAL_COPY_BYTES_MAX,
     JOURNAL_FILE_BYTES_DEFAULT,
@@ -106,9 +106,8 @@ class DiskJournal:
         self._clock = clock
         self._lock_handle = lock_handle
         self._mark_handle = recovered.mark_handle
-        self._identity = recovered.identity
-        self._oldest = recovered.oldest_position
-        self._seed = seed_of(recovered.identity)
+        self._identity, self._oldest, self._snapshot_floor = recovered.identity
+        self._seed = seed_of(self._identity)
         self._lock = Lock()
         self._read_lock = Lock()
         self._files = [
@@ -490,7 +489,8 @@ class DiskJournal:
     def _drop(self, count: int) -> None:
         io = self._io
         self._oldest = self._firsts[count]
-        save_identity(io, self._directory, Identity(self._identity, self._oldest))
+        self._snapshot_floor = snapshot_floor(io, self._directory)
+        save_identity(io, self._directory, Identity(self._identity, self._oldest, self._snapshot_floor))
         with self._read_lock:
             dropped = self._files[:count]
             del self._files[:count]
@@ -517,7 +517,13 @@ class DiskJournal:
 
     def load_snapshot(self) -> tuple[int, bytes] | None:
         """The newest snapshot with its position."""
-        return load_snapshot(self._io, self._directory, self._identity, self._commit.durable_position)
+        return load_snapshot(
+            self._io,
+            self._directory,
+            self._identity,
+            floor=self._snapshot_floor,
+            durable=self._commit.durable_position,
+        )
 
     # -- ending --------------------------------------------------------------------------------------------------------
 

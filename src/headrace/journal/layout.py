@@ -4,7 +4,8 @@ Each begins with an 8-byte magic and a 4-byte version and ends with the crc32c o
 three things apart: not ours or damaged (``Corrupt``), ours but of another version (``UnsupportedVersion``), valid.
 
     file header (64)   magic, version u32, header size u32, identity 16, first position u64, file size u64, zero 12, crc
-    identity (48)      magic, version u32, zero 4, identity 16, oldest position u64, zero 4, crc; two slots, 512 apart
+    identity (56)      magic, version u32, zero 4, identity 16, oldest position u64, snapshot floor u64, zero 4, crc; in
+                       two slots, 512 apart
     durable mark (48)  magic, version u32, flags u32 (1 clean stop), identity 16, length u64, zero 4, crc
     snapshot (52)      magic, version u32, zero 4, identity 16, position u64, data size u64, crc of this and the data
 """
@@ -49,7 +50,7 @@ _MARK_MAGIC: Final = b"HDRJMARK"
 _SNAPSHOT_MAGIC: Final = b"HDRJSNAP"
 
 _FILE: Final = Struct("<8sII16sQQ12x")
-_IDENTITY: Final = Struct("<8sI4x16sQ4x")
+_IDENTITY: Final = Struct("<8sI4x16sQQ4x")
 _MARK: Final = Struct("<8sII16sQ4x")
 _SNAPSHOT: Final = Struct("<8sI4x16sQQ")
 _CRC: Final = Struct("<I")
@@ -70,8 +71,11 @@ class FileHeader(NamedTuple):
 
 
 class Identity(NamedTuple):
+    """``snapshot_floor``: once something was let go, a snapshot of at least this position less one must be there."""
+
     identity: bytes
     oldest_position: int
+    snapshot_floor: int = 0
 
 
 class Mark(NamedTuple):
@@ -100,7 +104,7 @@ def decode_file_header(raw: bytes, path: str) -> FileHeader:
 
 
 def encode_identity(identity: Identity) -> bytes:
-    return _sealed(_IDENTITY.pack(_IDENTITY_MAGIC, FORMAT_VERSION, identity.identity, identity.oldest_position))
+    return _sealed(_IDENTITY.pack(_IDENTITY_MAGIC, FORMAT_VERSION, *identity))
 
 
 def decode_identity(raw: bytes, path: str) -> tuple[Identity, int]:
@@ -114,8 +118,7 @@ def decode_identity(raw: bytes, path: str) -> tuple[Identity, int]:
         except (Corrupt, UnsupportedVersion) as error:
             refusals.append(error)
             continue
-        _, _, identity, oldest_position = _IDENTITY.unpack_from(record)
-        found.append((Identity(identity, oldest_position), slot))
+        found.append((Identity(*_IDENTITY.unpack_from(record)[2:]), slot))
     if not found:
         raise refusals[0]
     return max(found, key=lambda candidate: candidate[0].oldest_position)

@@ -65,8 +65,7 @@ class FoundFile(NamedTuple):
 class Recovered(NamedTuple):
     """What a directory holds. ``files`` are open; ``mark_handle`` is the durable mark's."""
 
-    identity: bytes
-    oldest_position: int
+    identity: Identity
     files: list[FoundFile]
     end_position: int
     mark_handle: int
@@ -139,7 +138,7 @@ def recover(files: FileLayer, directory: str, new_identity: Callable[[], bytes])
         for found in opened:
             files.close(found.handle)
         raise
-    return Recovered(identity.identity, identity.oldest_position, opened, end_position, mark_handle)
+    return Recovered(identity, opened, end_position, mark_handle)
 
 
 def _identity(files: FileLayer, directory: str, names: set[str], new_identity: Callable[[], bytes]) -> Identity:

@@ -15,7 +15,7 @@ from headrace.journal.recovery import replace_file
 if TYPE_CHECKING:
     from headrace.journal.files import FileLayer
 
-__all__ = ["load_snapshot", "save_snapshot", "snapshot_positions"]
+__all__ = ["load_snapshot", "save_snapshot", "snapshot_floor"]
 
 _PREFIX = "snapshot-"
 
@@ -38,9 +38,21 @@ def save_snapshot(files: FileLayer, directory: str, identity: bytes, position: i
         files.remove(f"{directory}/{_PREFIX}{known:020d}")
 
 
-def load_snapshot(files: FileLayer, directory: str, identity: bytes, durable: int) -> tuple[int, bytes] | None:
-    """The newest snapshot; ``durable`` is where the journal ends."""
+def snapshot_floor(files: FileLayer, directory: str) -> int:
+    """What is noted before anything is let go: one more than the newest snapshot's position, 0 without one."""
+    return max(snapshot_positions(files, directory), default=-1) + 1
+
+
+def load_snapshot(
+    files: FileLayer, directory: str, identity: bytes, *, floor: int, durable: int
+) -> tuple[int, bytes] | None:
+    """The newest snapshot; ``durable`` is where the journal ends, ``floor`` what was noted at the last truncation."""
     positions = snapshot_positions(files, directory)
+    if max(positions, default=-1) + 1 < floor:
+        raise Corrupt(
+            f"{directory} lacks the snapshot of position {floor - 1} or a later one, in whose place journal files were "
+            f"let go; {SALVAGE_ADVICE}"
+        )
     if not positions:
         return None
     path = f"{directory}/{_PREFIX}{positions[-1]:020d}"
