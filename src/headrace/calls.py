@@ -1,15 +1,15 @@
 """What is asked of a broker and what it answers, in the words that every door, the SDK and the embedded API share.
 
 Messages travel as batches, receipts as runs. A run names consecutive messages of one lease in one partition (by its
-index in the topic); acking a delivery of a hundred is one run. Ports come in two kinds with the same calls: the sync one
-blocks the calling thread, the asyncio one is awaited. An embedded broker and a connection are both ports, so that what
-stands on top of one cannot tell which it has.
+index in the topic); acking a delivery of a hundred is one run. Ports come in two kinds with the same calls: the sync
+one blocks the calling thread, the asyncio one is awaited. An embedded broker and a connection are both ports, so that
+what stands on top of one cannot tell which it has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -35,7 +35,7 @@ BY_KEY = -1
 """As a partition: the broker routes each message by its key (keyless ones to a partition of its choice)."""
 
 
-class Run(NamedTuple):
+class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The right to settle ``count`` consecutive messages of one lease."""
 
     partition: int
@@ -44,7 +44,7 @@ class Run(NamedTuple):
     count: int = 1
 
 
-class Duplicate(NamedTuple):
+class Duplicate(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A published message that was there already: its index in the batch, and the first copy."""
 
     index: int
