@@ -26,8 +26,9 @@ from headrace.wire.mqtt.states import Illegal
 if TYPE_CHECKING:
     from headrace.wire.mqtt.fanout import OutgoingMessage
     from headrace.wire.mqtt.limits import SessionLimits
+    from headrace.wire.mqtt.output import Output
 
-__all__ = ["Output", "Sender", "Sent"]
+__all__ = ["Sender", "Sent"]
 
 _V5: Final = 5
 _ALIASED_TOPIC_MIN: Final = 8
@@ -46,21 +47,6 @@ class Sent(Enum):
     CLOSED = "the connection is over"
 
 
-class Output:
-    """Encoded bytes that the socket has not taken yet."""
-
-    __slots__ = ("buffers", "bytes_max", "size_bytes")
-
-    def __init__(self, bytes_max: int) -> None:
-        self.buffers: list[bytes] = []
-        self.size_bytes = 0
-        self.bytes_max = bytes_max
-
-    def put(self, data: bytes) -> None:
-        self.buffers.append(data)
-        self.size_bytes += len(data)
-
-
 class Sender:
     """The outbound half of a session. Faults of the peer come back as `Illegal` values."""
 
@@ -75,10 +61,8 @@ class Sender:
         "_queue",
         "_queue_bytes",
         "_resend",
-        "_version",
         "_window",
         "dropped_count",
-        "packet_bytes_max",
         "stray_count",
     )
 
@@ -86,7 +70,6 @@ class Sender:
         self._limits = limits
         self._output = output
         self._events = events
-        self._version = 4
         self._window = 0
         self._aliases_max = 0
         self._aliases: dict[str, int] | None = None
@@ -95,17 +78,12 @@ class Sender:
         self._queue_bytes = 0
         self._resend: deque[int] | None = None
         self._last_packet_id = 0
-        self.packet_bytes_max = 0
         self.dropped_count = 0
         self.stray_count = 0
 
-    def begin(
-        self, version: int, receive_maximum: int, packet_bytes_max: int, aliases_max: int, state: SessionState | None
-    ) -> None:
+    def begin(self, receive_maximum: int, aliases_max: int, state: SessionState | None) -> None:
         """The connection is accepted: take over what an earlier one left, and send it again."""
-        self._version = version
         self._window = min(receive_maximum, self._limits.inflight_max)
-        self.packet_bytes_max = packet_bytes_max
         self._aliases_max = min(aliases_max, self._limits.topic_aliases_out_max)
         if state is None:
             return
@@ -119,7 +97,8 @@ class Sender:
             if entry.stage is Stage.SENT:
                 again.append(entry.packet_id)
             elif entry.stage is Stage.RELEASED:
-                self._output.put(build(PubRel(entry.packet_id), version))  # [MQTT-4.3.3-6]: PUBREL, never PUBLISH again
+                # [MQTT-4.3.3-6]: never PUBLISH again
+                self._output.put(build(PubRel(entry.packet_id), self._output.version))
             else:
                 self._events.append(Recorded(entry.packet_id, entry.token))
         self._resend = again or None
@@ -195,7 +174,7 @@ class Sender:
         if self._aliases_max:
             alias, is_new = self._alias(message.topic)
         frames = message.frames(
-            self._version,
+            self._output.version,
             qos,
             retain=retain,
             dup=dup,
@@ -206,7 +185,7 @@ class Sender:
             send_topic=is_new or not alias,
         )
         size_bytes = len(frames[0]) if len(frames) == 1 else len(frames[0]) + len(frames[1])
-        if size_bytes > self.packet_bytes_max:  # [MQTT-3.1.2-24]
+        if size_bytes > self._output.packet_bytes_max:  # [MQTT-3.1.2-24]
             if is_new and self._aliases is not None:
                 del self._aliases[message.topic]
             return Sent.TOO_LARGE
@@ -272,7 +251,7 @@ class Sender:
         if entry is None:
             self.stray_count += 1
             if packet.reason < 0x80:
-                self._output.put(build(PubRel(packet_id, 0x92), self._version))  # §3.6.2.1
+                self._output.put(build(PubRel(packet_id, 0x92), self._output.version))  # §3.6.2.1
             return None
         if entry.qos != 2:
             return Illegal(0x82, "MQTT-3.3.4-1", f"PUBREC for {packet_id}, which was sent with QoS 1")
@@ -288,7 +267,7 @@ class Sender:
             if not hold:
                 self.release(packet_id)
         elif entry.stage is Stage.RELEASED:
-            self._output.put(build(PubRel(packet_id), self._version))
+            self._output.put(build(PubRel(packet_id), self._output.version))
         return None
 
     def release(self, packet_id: int) -> bool:
@@ -296,7 +275,7 @@ class Sender:
         if entry is None or entry.stage is not Stage.RECORDED:
             return False
         entry.stage = Stage.RELEASED
-        self._output.put(build(PubRel(packet_id), self._version))  # [MQTT-4.3.3-4]
+        self._output.put(build(PubRel(packet_id), self._output.version))  # [MQTT-4.3.3-4]
         return True
 
     def pubcomp(self, packet: PubComp) -> Illegal | None:

@@ -8,16 +8,10 @@ A front-end's loop is::
     # stop reading while not session.wants_bytes; one timer at session.next_due_ns() → session.on_due(now_ns)
     # after session.close_planned: write what is left, close the transport
 
-Who is the owner of a message is never in doubt: a QoS 1 or 2 publish becomes ours when the broker calls
-``ack_publish``, and only then the client hears of it. Inbound identifiers:
-
-    QoS 1   PUBLISH ──► PENDING ── ack_publish ──► gone, PUBACK sent
-    QoS 2   PUBLISH ──► PENDING ── ack_publish ──► RECORDED, PUBREC sent
-            PUBREL  ──► RELEASING ── complete_publish ──► gone, PUBCOMP sent
-
-The outbound half is `Sender`; which packet may come when is the table in ``states``. What the peer does wrong becomes
-a `Failed` event, a DISCONNECT (5.0) or CONNACK with the reason, and ``close_planned``; nothing here raises for it.
-Calls made after the end are no-ops that say False, because the broker's answer may cross the end of the connection.
+Messages from the client are `Receiver`'s, messages to it `Sender`'s; which packet may come when is the table in
+``states``. What the peer does wrong becomes a `Failed` event, a DISCONNECT (5.0) or CONNACK with the reason, and
+``close_planned``; nothing here raises for it. Calls made after the end are no-ops that say False, because the
+broker's answer may cross the end of the connection.
 
 Not here: which sessions exist, take-over, authentication, authorisation, retained messages, wills' delays (the
 broker's); enhanced authentication, which is refused [MQTT-4.12.0-1].
@@ -26,7 +20,6 @@ broker's); enhanced authentication, which is refused [MQTT-4.12.0-1].
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import IntEnum
 from typing import Any, Final, cast
 
 import msgspec
@@ -40,13 +33,13 @@ from headrace.wire.mqtt.events import (
     Event,
     Failed,
     Published,
-    Released,
     Subscribed,
     Unsubscribed,
 )
 from headrace.wire.mqtt.fanout import OutgoingMessage
-from headrace.wire.mqtt.fields import VARINT_MAX, CodecLimits, Failure
+from headrace.wire.mqtt.fields import CodecLimits, Failure
 from headrace.wire.mqtt.limits import SessionLimits
+from headrace.wire.mqtt.output import Output
 from headrace.wire.mqtt.packets import (
     ConnAck,
     Connect,
@@ -65,25 +58,17 @@ from headrace.wire.mqtt.packets import (
 )
 from headrace.wire.mqtt.parser import NEED_MORE, parse
 from headrace.wire.mqtt.reasons import ALLOWED, connack_3
-from headrace.wire.mqtt.sender import Output, Sender, Sent
+from headrace.wire.mqtt.receiver import Receiver
+from headrace.wire.mqtt.sender import Sender, Sent
 from headrace.wire.mqtt.session_state import SessionState
 from headrace.wire.mqtt.states import IGNORE, TABLE, Illegal, State
 
-__all__ = ["Inbound", "ServerSession"]
+__all__ = ["ServerSession"]
 
 _V5: Final = 5
 _SECOND_NS: Final = 1_000_000_000
 _NEVER_EXPIRES_S: Final = 0xFFFF_FFFF
 _DEFAULT_LIMITS: Final = SessionLimits()
-
-
-class Inbound(IntEnum):
-    """Where an identifier of a message from the client stands."""
-
-    PENDING_1 = 1
-    PENDING_2 = 2
-    RECORDED = 3
-    RELEASING = 4
 
 
 class ServerSession:
@@ -100,8 +85,6 @@ class ServerSession:
     """
 
     __slots__ = (
-        "_aliases_in",
-        "_awaiting_ack",
         "_codec_limits",
         "_connect",
         "_disconnect_properties",
@@ -109,7 +92,6 @@ class ServerSession:
         "_events",
         "_heard_ns",
         "_held",
-        "_inbound",
         "_keep_alive_ns",
         "_limits",
         "_needed",
@@ -117,9 +99,8 @@ class ServerSession:
         "_output",
         "_partial",
         "_partial_since_ns",
-        "_problem_information",
+        "_receiver",
         "_requests",
-        "_resumed",
         "_row",
         "_sender",
         "_state",
@@ -138,6 +119,7 @@ class ServerSession:
         self._row = TABLE[State.AWAIT_CONNECT]
         self._events: list[Event] = []
         self._output = Output(limits.outgoing_bytes_max)
+        self._receiver = Receiver(limits, self._output, self._events)
         self._sender = Sender(limits, self._output, self._events)
         self._connect: Connect | None = None
         self._partial: bytearray | None = None
@@ -148,12 +130,7 @@ class ServerSession:
         self._due_since_ns = now_ns
         self._heard_ns = now_ns
         self._keep_alive_ns = 0
-        self._inbound: dict[int, Inbound] = {}
-        self._resumed: set[int] | None = None
-        self._awaiting_ack = 0
         self._requests: dict[int, tuple[int, int]] | None = None
-        self._aliases_in: dict[int, str] | None = None
-        self._problem_information = True
         self._disconnect_properties: Properties | None = None
         self.client_id = ""
         self.version = 0
@@ -234,9 +211,9 @@ class ServerSession:
     def _is_blocked(self) -> bool:
         limits = self._limits
         return (
-            (self.version != _V5 and self._awaiting_ack >= limits.receive_maximum)
+            (self.version != _V5 and self._receiver.unanswered_count >= limits.receive_maximum)
             or (self._requests is not None and len(self._requests) >= limits.requests_max)
-            or self._output.size_bytes > limits.outgoing_bytes_max
+            or self._output.is_full()
         )
 
     @property
@@ -254,9 +231,9 @@ class ServerSession:
     def _answer_bad_connect(self, failure: Failure) -> None:
         """CONNACK where the standard foresees one; a peer that does not speak MQTT hears nothing [MQTT-3.1.2-1]."""
         if failure.clause == "MQTT-3.1.2-2":
-            self.version = _V5 if failure.version > _V5 else 4
+            self._set_version(_V5 if failure.version > _V5 else 4)
         elif failure.version == _V5 and failure.clause != "MQTT-3.1.2-1":
-            self.version = _V5
+            self._set_version(_V5)
         else:
             return  # 3.1.1 MQTT-3.1.4-1: closed without CONNACK
         self._put_connack(ConnAck(False, failure.reason if failure.reason in ALLOWED[2] else 0x80))
@@ -275,7 +252,6 @@ class ServerSession:
         self._state = State.CLOSED
         self._row = TABLE[State.CLOSED]
         self._partial = None
-        self._aliases_in = None
         self.close_planned = True
         if connect is not None:
             will = connect.will if with_will and was_open else None  # [MQTT-3.1.2-8] [MQTT-3.14.4-3]
@@ -306,23 +282,26 @@ class ServerSession:
         if reason_string:
             said["reason_string"] = reason_string[:256].replace("\x00", "")
         data = build(Disconnect(reason, said), _V5)
-        if len(data) > self._sender.packet_bytes_max:  # [MQTT-3.14.2-3]
+        if len(data) > self._output.packet_bytes_max:  # [MQTT-3.14.2-3]
             data = build(Disconnect(reason), _V5)
         self._output.put(data)
 
     # -- connect --------------------------------------------------------------------------------------------------
 
+    def _set_version(self, version: int) -> None:
+        self.version = self._output.version = version
+
     def _connect_packet(self, packet: Connect) -> None:
-        self.version = packet.version
+        self._set_version(packet.version)
         self.client_id = packet.client_id
         self._connect = packet
         properties = packet.properties or {}
         if packet.version == _V5:
             self.session_expiry_s = properties.get("session_expiry_interval", 0)
-            self._problem_information = properties.get("request_problem_information", 1) == 1
+            self._output.explains = properties.get("request_problem_information", 1) == 1
         else:
             self.session_expiry_s = 0 if packet.clean_start else _NEVER_EXPIRES_S
-        self._sender.packet_bytes_max = properties.get("maximum_packet_size", VARINT_MAX + 5)
+        self._output.packet_bytes_max = properties.get("maximum_packet_size", self._output.packet_bytes_max)
         if "authentication_method" in properties:
             self._refuse_unasked(0x8C, "MQTT-4.12.0-1", "enhanced authentication is not offered")
         elif not packet.client_id and packet.version == 4 and not packet.clean_start:
@@ -387,16 +366,9 @@ class ServerSession:
         self._put_connack(ConnAck(state is not None, 0, said if self.version == _V5 else None))
         self._state = State.OPEN
         self._row = TABLE[State.OPEN]
-        if state is not None and state.received:
-            self._inbound = dict.fromkeys(state.received, Inbound.RECORDED)
-            self._resumed = set(state.received)
-        self._sender.begin(
-            self.version,
-            asked.get("receive_maximum", 0xFFFF),
-            self._sender.packet_bytes_max,
-            asked.get("topic_alias_maximum", 0),
-            state,
-        )
+        if state is not None:
+            self._receiver.begin(state.received)
+        self._sender.begin(asked.get("receive_maximum", 0xFFFF), asked.get("topic_alias_maximum", 0), state)
         self._sender.pump(now_ns)
         self._resume_reading()
         return True
@@ -417,8 +389,7 @@ class ServerSession:
             self._output.put(build(ConnAck(packet.session_present, connack_3(packet.reason)), 4))
             return
         data = build(packet, _V5)
-        limit = self._sender.packet_bytes_max
-        if limit and len(data) > limit:  # [MQTT-3.2.2-19] [MQTT-3.2.2-20]
+        if len(data) > self._output.packet_bytes_max:  # [MQTT-3.2.2-19] [MQTT-3.2.2-20]
             kept = {k: v for k, v in (packet.properties or {}).items() if k not in ("reason_string", "user_properties")}
             data = build(ConnAck(packet.session_present, packet.reason, cast("Properties", kept)), _V5)
         self._output.put(data)
@@ -426,67 +397,16 @@ class ServerSession:
     # -- messages from the client ---------------------------------------------------------------------------------
 
     def _publish(self, packet: Publish) -> None:
-        properties = packet.properties
-        if properties is not None and not self._publish_properties(packet, properties):
+        if packet.qos and self._requests and packet.packet_id in self._requests:
+            self._fail(0x82, "MQTT-2.2.1-3", f"packet identifier {packet.packet_id} is in use")
             return
-        qos = packet.qos
-        if not qos:
-            self._events.append(Published(packet, 0))
-            return
-        packet_id = packet.packet_id
-        known = self._inbound.get(packet_id)
-        if known is not None:
-            self._publish_again(packet, known)
-            return
-        if self._requests and packet_id in self._requests:
-            self._fail(0x82, "MQTT-2.2.1-3", f"packet identifier {packet_id} is in use")
-            return
-        limits = self._limits
-        resumed = len(self._resumed) if self._resumed else 0
-        if self.version == _V5 and len(self._inbound) - resumed >= limits.receive_maximum:  # [MQTT-3.3.4-7]
-            self._fail(0x93, "MQTT-3.3.4-7", f"more than {limits.receive_maximum} unacknowledged publishes")
-            return
-        self._inbound[packet_id] = Inbound.PENDING_1 if qos == 1 else Inbound.PENDING_2
-        self._awaiting_ack += 1
-        self._events.append(Published(packet, packet_id))
-        if self._awaiting_ack >= limits.receive_maximum and self._is_blocked():
+        self._fail_if(self._receiver.publish(packet))
+        if self._receiver.unanswered_count >= self._limits.receive_maximum and self._is_blocked():
             self._held = True
 
-    def _publish_again(self, packet: Publish, known: Inbound) -> None:
-        """An identifier that is in use: a retransmission, or the client's mistake."""
-        packet_id = packet.packet_id
-        if known is Inbound.PENDING_1 or packet.qos == 1:
-            if known is not Inbound.PENDING_1 or packet.qos != 1 or not packet.dup:
-                self._fail(0x82, "MQTT-2.2.1-3", f"packet identifier {packet_id} is in use")
-            # else: the acknowledgement that is on its way answers both
-        elif known is Inbound.RECORDED:
-            self._output.put(build(PubRec(packet_id), self.version))  # [MQTT-4.3.3-10]
-        elif known is Inbound.RELEASING:
-            self._fail(0x82, "MQTT-2.2.1-3", f"packet identifier {packet_id} is in use")
-
-    def _publish_properties(self, packet: Publish, properties: Properties) -> bool:
-        if "subscription_identifiers" in properties:
-            self._fail(0x82, "MQTT-3.3.4-6", "a client's PUBLISH with a subscription identifier")
-            return False
-        alias = properties.pop("topic_alias", 0)
-        if not alias:
-            return True
-        if alias > self._limits.topic_aliases_in_max:
-            self._fail(0x94, "MQTT-3.3.2-9", f"topic alias {alias}; at most {self._limits.topic_aliases_in_max}")
-            return False
-        if self._aliases_in is None:
-            self._aliases_in = {}
-        if packet.topic:
-            self._aliases_in[alias] = packet.topic
-        else:
-            topic = self._aliases_in.get(alias)
-            if topic is None:
-                self._fail(0x82, "§3.3.2.3.4", f"topic alias {alias} was never given a topic")
-                return False
-            packet.topic = topic
-        if not properties:
-            packet.properties = None
-        return True
+    def _fail_if(self, illegal: Illegal | None) -> None:
+        if illegal is not None:
+            self._fail(illegal.reason, illegal.clause, illegal.detail)
 
     def ack_publish(
         self,
@@ -502,82 +422,32 @@ class ServerSession:
         ``reason`` ≥ 0x80 refuses it. MQTT 3.1.1 has no word for that: the connection is ended, so that nothing
         refused is taken for stored; with ``silently`` it is acknowledged all the same (3.1.1 §3.3.5 allows both).
         """
-        known = self._inbound.get(handle)
-        if known is None or known > Inbound.PENDING_2:
+        receiver = self._receiver
+        if not receiver.is_pending(handle):
             return False
         if self._state is not State.OPEN:
-            if known is Inbound.PENDING_2 and reason < 0x80:  # stored: the client will ask about it next time
-                self._inbound[handle] = Inbound.RECORDED
-                self._awaiting_ack -= 1
+            if reason < 0x80:
+                receiver.record_unheard(handle)
+            else:
+                receiver.refuse_unheard(handle)
             return False
-        version = self.version
-        if reason >= 0x80 and version != _V5:
-            if not silently:
+        if self.version != _V5:
+            if reason >= 0x80 and not silently:
                 self._end(Cause.SERVER, reason, with_will=True)  # 3.1.1 MQTT-3.3.5-2
+                receiver.refuse_unheard(handle)
                 return True
             reason = 0
-        self._awaiting_ack -= 1
-        kind: type[PubAck | PubRec]
-        if known is Inbound.PENDING_1:
-            del self._inbound[handle]
-            first, kind = b"\x40\x02", PubAck
-        else:
-            if reason < 0x80:
-                self._inbound[handle] = Inbound.RECORDED
-            else:  # [MQTT-4.3.3-9]: the identifier is free again
-                del self._inbound[handle]
-            first, kind = b"\x50\x02", PubRec
-        if version != _V5 or not (reason or reason_string or user_properties):
-            self._output.put(first + handle.to_bytes(2, "big"))
-        else:
-            self._put_explained(kind(handle, reason), reason_string, user_properties)
+        receiver.ack(handle, reason, reason_string, user_properties)
         if self._held:
             self._resume_reading()
         return True
 
-    def _put_explained(
-        self,
-        packet: PubAck | PubRec | PubComp | SubAck | UnsubAck,
-        reason_string: str | None,
-        user_properties: list[tuple[str, str]] | None,
-    ) -> None:
-        """With reason string and user properties when the client wants them [MQTT-3.1.2-29] and they fit
-        [MQTT-3.4.2-2].
-        """
-        if self.version == _V5 and self._problem_information and (reason_string or user_properties):
-            said: Properties = {}
-            if reason_string:
-                said["reason_string"] = reason_string
-            if user_properties:
-                said["user_properties"] = user_properties
-            data = build(msgspec.structs.replace(packet, properties=said), _V5)
-            if len(data) <= self._sender.packet_bytes_max:
-                self._output.put(data)
-                return
-        self._output.put(build(packet, self.version))
-
     def _pubrel(self, packet: PubRel) -> None:
-        packet_id = packet.packet_id
-        known = self._inbound.get(packet_id)
-        if known is None:  # §3.7.2.1; 3.1.1 §4.3.3 has PUBCOMP for every PUBREL
-            self._output.put(build(PubComp(packet_id, 0x92), self.version))
-        elif known is Inbound.RECORDED:
-            self._inbound[packet_id] = Inbound.RELEASING
-            self._events.append(Released(packet_id))
-            if not self._limits.holds_qos2:
-                self.complete_publish(packet_id)
-        elif known is not Inbound.RELEASING:
-            self._fail(0x82, "MQTT-4.3.3-4", f"PUBREL for {packet_id} before its PUBREC")
+        self._fail_if(self._receiver.pubrel(packet))
 
     def complete_publish(self, packet_id: int) -> bool:
-        """PUBCOMP for a `Released`, once the release is committed; the identifier is free again [MQTT-4.3.3-12]."""
-        if self._state is not State.OPEN or self._inbound.get(packet_id) is not Inbound.RELEASING:
-            return False
-        del self._inbound[packet_id]
-        if self._resumed:
-            self._resumed.discard(packet_id)
-        self._output.put(b"\x70\x02" + packet_id.to_bytes(2, "big"))  # [MQTT-4.3.3-11]
-        return True
+        """PUBCOMP for a `Released`, once the release is committed; the identifier is free again."""
+        return self._state is State.OPEN and self._receiver.complete(packet_id)
 
     # -- messages to the client -----------------------------------------------------------------------------------
 
@@ -607,7 +477,7 @@ class ServerSession:
 
     def _after_ack(self, illegal: Illegal | None) -> None:
         if illegal is not None:
-            self._fail(illegal.reason, illegal.clause, illegal.detail)
+            self._fail_if(illegal)
         elif self._sender.has_waiting():
             self._sender.pump(self._now_ns)
 
@@ -622,7 +492,7 @@ class ServerSession:
         At the end of a connection wait for them before ``export_state``: a QoS 2 message that is stored after the
         client has come back would be stored twice.
         """
-        return self._awaiting_ack
+        return self._receiver.unanswered_count
 
     @property
     def window_free(self) -> int:
@@ -661,7 +531,7 @@ class ServerSession:
     def _request(self, packet_id: int, kind: int, count: int) -> bool:
         if self._requests is None:
             self._requests = {}
-        if packet_id in self._requests or packet_id in self._inbound:
+        if packet_id in self._requests or self._receiver.uses(packet_id):
             self._fail(0x82, "MQTT-2.2.1-3", f"packet identifier {packet_id} is in use")
             return False
         self._requests[packet_id] = (kind, count)
@@ -680,7 +550,7 @@ class ServerSession:
         """SUBACK: one reason per filter, in order [MQTT-3.8.4-6] [MQTT-3.9.3-1]."""
         if not self._answer(packet_id, 8, len(reasons)):
             return False
-        self._put_explained(SubAck(packet_id, tuple(reasons)), reason_string, user_properties)
+        self._output.put_explained(SubAck(packet_id, tuple(reasons)), reason_string, user_properties)
         self._resume_reading()
         return True
 
@@ -695,7 +565,7 @@ class ServerSession:
         """UNSUBACK: one reason per filter, in order [MQTT-3.11.3-1]; 3.1.1 does not send them."""
         if not self._answer(packet_id, 10, len(reasons)):
             return False
-        self._put_explained(UnsubAck(packet_id, tuple(reasons)), reason_string, user_properties)
+        self._output.put_explained(UnsubAck(packet_id, tuple(reasons)), reason_string, user_properties)
         self._resume_reading()
         return True
 
@@ -710,7 +580,7 @@ class ServerSession:
 
     def _pingreq(self, packet: Packet) -> None:
         self._output.put(b"\xd0\x00")  # [MQTT-3.12.4-1]
-        if self._output.size_bytes > self._limits.outgoing_bytes_max:
+        if self._output.is_full():
             self._held = True
 
     def _disconnect(self, packet: Disconnect) -> None:
@@ -734,12 +604,9 @@ class ServerSession:
 
     def outgoing(self) -> list[bytes]:
         """The buffers to write, in order. Call it when the transport can take them, and only then."""
-        output = self._output
-        if not output.buffers:
+        if not self._output.buffers:
             return []
-        taken = output.buffers
-        output.buffers = []
-        output.size_bytes = 0
+        taken = self._output.take()
         if self._state is State.OPEN:
             if self._sender.has_waiting():
                 self._sender.pump(self._now_ns)
@@ -763,7 +630,7 @@ class ServerSession:
 
     def _keep_alive_due_ns(self) -> int | None:
         """Not while we do not read because the broker owes answers; a client that does not read itself is not alive."""
-        if not self._keep_alive_ns or (self._held and self._output.size_bytes <= self._output.bytes_max):
+        if not self._keep_alive_ns or (self._held and not self._output.is_full()):
             return None
         return self._heard_ns + self._keep_alive_ns
 
@@ -789,10 +656,7 @@ class ServerSession:
     def export_state(self) -> SessionState:
         """What the client's next connection needs; also callable while this one is open."""
         inflight, queued, last_packet_id = self._sender.export()
-        received = [
-            packet_id for packet_id, stage in self._inbound.items() if stage in (Inbound.RECORDED, Inbound.RELEASING)
-        ]
-        return SessionState(inflight, queued, received, last_packet_id)
+        return SessionState(inflight, queued, self._receiver.export(), last_packet_id)
 
     @property
     def state(self) -> State:
