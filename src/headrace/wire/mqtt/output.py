@@ -32,6 +32,10 @@ class Output:
     def is_full(self) -> bool:
         return self.size_bytes > self.bytes_max
 
+    def is_flooded(self) -> bool:
+        """Twice full: messages stop at full, so this is a client that makes us answer and never reads the answers."""
+        return self.size_bytes > 2 * self.bytes_max
+
     def put(self, data: bytes) -> None:
         self.buffers.append(data)
         self.size_bytes += len(data)

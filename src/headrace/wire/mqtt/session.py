@@ -163,7 +163,8 @@ class ServerSession:
     def _take(self, data: bytes, goes_on: bool) -> None:
         """All whole packets of ``data``; ``goes_on``: its first packet had begun in an earlier call."""
         pos, end = 0, len(data)
-        events = self._events
+        events, output = self._events, self._output
+        self._held = self._held or output.is_flooded()
         version, limits = self.version, self._codec_limits
         while pos < end and not self._held:
             entry = self._row[data[pos] >> 4]
@@ -178,6 +179,8 @@ class ServerSession:
                 pos = stop
                 if packet.qos or packet.properties is not None:
                     self._publish(packet)
+                    if output.size_bytes > output.bytes_max and output.is_flooded():
+                        self._held = True
                 else:
                     events.append(Published(packet, 0))
                 continue
@@ -191,6 +194,8 @@ class ServerSession:
                 return
             pos = stop
             getattr(self, "_" + entry)(packet)
+            if output.is_flooded():
+                self._held = True
             version, limits = self.version, self._codec_limits
         if pos:
             self._heard_ns = self._now_ns  # [MQTT-3.1.2-22] counts packets, not bytes
@@ -213,7 +218,7 @@ class ServerSession:
         return (
             (self.version != _V5 and self._receiver.unanswered_count >= limits.receive_maximum)
             or (self._requests is not None and len(self._requests) >= limits.requests_max)
-            or self._output.is_full()
+            or self._output.is_flooded()
         )
 
     @property
@@ -363,7 +368,9 @@ class ServerSession:
             said["assigned_client_identifier"] = assigned_client_id
         self._keep_alive_ns = keep_alive_s * _SECOND_NS * 3 // 2  # [MQTT-3.1.2-22]
         self._codec_limits = limits.packet
-        self._put_connack(ConnAck(state is not None, 0, said if self.version == _V5 else None))
+        if not self._put_connack(ConnAck(state is not None, 0, said if self.version == _V5 else None)):
+            self._end(Cause.SERVER, 0x95, with_will=False)  # [MQTT-3.1.2-24]: it takes no packet that says what it must
+            return False
         self._state = State.OPEN
         self._row = TABLE[State.OPEN]
         if state is not None:
@@ -384,15 +391,18 @@ class ServerSession:
         self._end(Cause.SERVER, reason, with_will=False)
         return True
 
-    def _put_connack(self, packet: ConnAck) -> None:
+    def _put_connack(self, packet: ConnAck) -> bool:
         if self.version != _V5:
             self._output.put(build(ConnAck(packet.session_present, connack_3(packet.reason)), 4))
-            return
+            return True
         data = build(packet, _V5)
         if len(data) > self._output.packet_bytes_max:  # [MQTT-3.2.2-19] [MQTT-3.2.2-20]
             kept = {k: v for k, v in (packet.properties or {}).items() if k not in ("reason_string", "user_properties")}
             data = build(ConnAck(packet.session_present, packet.reason, cast("Properties", kept)), _V5)
+            if len(data) > self._output.packet_bytes_max:
+                return False
         self._output.put(data)
+        return True
 
     # -- messages from the client ---------------------------------------------------------------------------------
 
@@ -517,10 +527,6 @@ class ServerSession:
     # -- subscriptions, ping, goodbye -----------------------------------------------------------------------------
 
     def _subscribe(self, packet: Subscribe) -> None:
-        properties = packet.properties
-        if properties is not None and len(properties.get("subscription_identifiers", ())) > 1:
-            self._fail(0x82, "§3.8.2.1.2", "SUBSCRIBE with more than one subscription identifier")
-            return
         if self._request(packet.packet_id, 8, len(packet.subscriptions)):
             self._events.append(Subscribed(packet))
 
@@ -580,8 +586,6 @@ class ServerSession:
 
     def _pingreq(self, packet: Packet) -> None:
         self._output.put(b"\xd0\x00")  # [MQTT-3.12.4-1]
-        if self._output.is_full():
-            self._held = True
 
     def _disconnect(self, packet: Disconnect) -> None:
         properties = packet.properties

@@ -677,6 +677,40 @@ def test_peer_that_asks_and_never_reads_is_no_longer_read() -> None:
     assert peer.session.wants_bytes
 
 
+@both
+@pytest.mark.parametrize("packet", [PubRel(9), PubRec(9), Publish("a", b"", 2, dup=True, packet_id=7), PingReq()])
+def test_answers_to_a_peer_that_never_reads_are_bounded(version: int, packet: Packet) -> None:
+    peer = opened(version, limits=SessionLimits(outgoing_bytes_max=100))
+    peer.send(Publish("a", b"", 2, packet_id=7))
+    peer.session.ack_publish(7)
+    flood = build(packet, version) * 400
+    for _ in range(5):
+        assert peer.send_bytes(flood) == []
+    assert not peer.session.wants_bytes
+    assert sum(map(len, peer.session.outgoing())) <= 210
+
+
+def test_publishes_of_a_peer_that_never_reads_its_acknowledgements_are_no_longer_read() -> None:
+    peer = opened(limits=SessionLimits(outgoing_bytes_max=100))
+    acked = 0
+    for n in range(1, 400):
+        for event in peer.send(Publish("a", b"", 1, packet_id=n)):
+            assert isinstance(event, Published)
+            peer.session.ack_publish(event.handle)
+            acked += 1
+    assert acked < 60
+    assert len(peer.receive()) == acked
+    assert len(peer.session.events()) > 0, "what was held back is read when the output is taken"
+
+
+def test_client_that_takes_no_connack_is_let_go() -> None:
+    peer = Peer(properties={"maximum_packet_size": 5})
+    peer.send(peer.connect)
+    assert not peer.session.accept(0)
+    assert peer.session.outgoing() == []
+    assert peer.session.close_planned
+
+
 def test_packets_larger_than_the_client_takes_are_not_sent() -> None:
     peer = opened(properties={"maximum_packet_size": 60, "receive_maximum": 1})
     assert peer.publish(payload=b"x" * 100) is Sent.TOO_LARGE
