@@ -1,0 +1,67 @@
+"""The process that is killed: appends numbered frames and reports, through stdout, which are confirmed.
+
+    journal_child.py DIRECTORY SEED
+
+It opens the journal, prints ``open NEXT`` (the number of the first frame it will write), then ``sure NEXT`` after each
+commit: all frames before NEXT are confirmed. A refusal is printed as ``refused CODE MESSAGE``; ``full`` means
+publishing was refused for want of room, and it goes on with settlements.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+
+from headrace.errors import HeadraceError, StorageFull
+from headrace.journal import DiskJournal
+
+SETTLEMENT = 9
+
+
+def body_of(number: int) -> bytes:
+    """Every frame's body follows from its number, so that the oracle needs no copy."""
+    return b"%d " % number + bytes([number % 251]) * (number * 7919 % 900)
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def main(directory: str, seed: int) -> None:
+    rng = random.Random(seed)
+    journal = DiskJournal.open(directory, file_size_bytes=1 << 16)
+    number = 0
+    for frame in journal.read():
+        number = int(bytes(frame.body).split(b" ")[0]) + 1
+    say(f"open {number}")
+    threads = rng.randint(0, 3)
+    full = False
+    while True:
+        for _ in range(rng.randint(1, 30)):
+            try:
+                journal.append(1, body_of(number))
+            except StorageFull:
+                if not full:
+                    say("full")
+                full = True
+                journal.append(SETTLEMENT, body_of(number), reserve=True)
+            number += 1
+        waiting = [threading.Thread(target=journal.commit) for _ in range(threads)]
+        for thread in waiting:
+            thread.start()
+        journal.commit()
+        for thread in waiting:
+            thread.join()
+        say(f"sure {number}")
+        if rng.random() < 0.02:
+            journal.save_snapshot(journal.end_position, b"%d" % number)
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1], int(sys.argv[2]))
+    except HeadraceError as error:
+        say(f"refused {error.code} {error}")
+        sys.exit(3)
