@@ -156,6 +156,36 @@ NATIVE_FRAME_TIMEOUT_NS: Final = 30 * SECOND_NS
 NATIVE_FRAME_RATE_MIN: Final = 16 * KIB
 """Bytes per second a peer must manage inside a frame; slower is dripping."""
 
+# -- front-ends -------------------------------------------------------------------------------------------------------
+LISTEN_BACKLOG: Final = 1024
+"""Connections the kernel keeps for us between two rounds of the loop."""
+CONNECTIONS_MAX: Final = 10_000
+"""Connections of one door; each further one is told `overloaded` and closed."""
+DESCRIPTORS_KEPT: Final = 128
+"""File descriptors left for the journal, segments and listeners when the connections take all they may."""
+WRITE_BYTES_HIGH: Final = 1 * MIB
+"""Written and not yet taken by the peer: above it the connection is not read and gets no pushes."""
+WRITE_BYTES_LOW: Final = 256 * KIB
+"""Below it both go on."""
+COALESCE_BYTES_MAX: Final = 64 * KIB
+"""Answers of one round are joined into one buffer up to this; above it copying costs more than a longer list."""
+PUSH_PORTION_BYTES: Final = 512 * KIB
+"""What a subscription should get in one push: large enough to be cheap, small enough to stop soon."""
+PUSH_PORTION_MESSAGES: Final = 64
+"""The first push, before we know how large the messages are."""
+PUSH_PORTION_MESSAGES_MAX: Final = 4096
+"""The largest push, however small the messages are."""
+LEASE_BYTES_DEFAULT: Final = 1 * MIB
+"""A pull that leaves the bytes to us."""
+LEASES_BYTES_MAX: Final = 64 * MIB
+"""What the pulls of one connection under way may bring together; further ones wait for their turn."""
+CALLS_MAX: Final = 32
+"""Administrative calls of one connection under way; further ones wait for their turn."""
+WAIT_NS_MAX: Final = 300 * SECOND_NS
+"""The longest a pull may wait for its first message; a client asks again."""
+CLOSE_FLUSH_NS: Final = SECOND_NS
+"""For the last bytes of a connection that is being closed."""
+
 # -- journal ----------------------------------------------------------------------------------------------------------
 JOURNAL_FILE_BYTES_DEFAULT: Final = 64 * MIB
 """One journal file: large enough that its creation (two syncs) does not show, small enough to be dropped soon."""
@@ -211,3 +241,13 @@ PENDING_REPLIES_MAX: Final = 100_000
 """Calls whose replies wait for a sync."""
 LEASE_MESSAGES_MAX: Final = 100_000
 """Messages in one lease grant, and in one receipt."""
+
+# -- broker -----------------------------------------------------------------------------------------------------------
+PREFETCH_MAX: Final = 10_000
+"""Messages one consumer may hold unsettled through its prefetch or one receive."""
+BROWSE_MESSAGES_MAX: Final = 10_000
+"""Messages in one answer of a listing."""
+READ_BYTES_MAX: Final = 4 * MIB
+"""Of one answer to a read of the log; the caller goes on from where it ends."""
+READ_BATCHES_MAX: Final = 1_000
+"""Batches in one answer to a read of the log."""

@@ -1,0 +1,446 @@
+"""Administrative calls by name: what operators, the command line and the doors' admin routes ask for.
+
+A call takes plain arguments (what JSON or MessagePack can say) and answers with plain results, so that one table serves
+every door. Times are nanoseconds since 1970, settings are what people write (``headrace.config``). A call that answers
+with messages in bulk returns ``(result, batches)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from inspect import signature
+from typing import Any
+
+from headrace.batch import Batch
+from headrace.broker.broker import Broker, start_of
+from headrace.config import differences, to_plain, with_settings
+from headrace.delivery import (
+    Backlog,
+    ChangeGroup,
+    ChangeTopic,
+    DeleteGroup,
+    DeleteTopic,
+    Group,
+    PauseGroup,
+    Purge,
+    ResumeGroup,
+    Seek,
+    Topic,
+)
+from headrace.errors import AlreadyExists, DuplicateConflict, InvalidArgument
+from headrace.limits import BROWSE_MESSAGES_MAX, READ_BATCHES_MAX, READ_BYTES_MAX
+from headrace.shard.core import Done
+
+__all__ = ["Administration", "message_info"]
+
+_MS_NS = 1_000_000
+Call = Callable[..., Done]
+
+
+class Administration:
+    """The table of calls over a broker. ``call`` checks the arguments against the method's own parameters."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.core = broker.core
+        self._calls: dict[str, Call] = {
+            "topic.create": self.topic_create,
+            "topic.ensure": self.topic_ensure,
+            "topic.list": self.topic_list,
+            "topic.show": self.topic_show,
+            "topic.config": self.topic_config,
+            "topic.delete": self.topic_delete,
+            "topic.purge": self.topic_purge,
+            "namespace.list": self.namespace_list,
+            "group.create": self.group_create,
+            "group.list": self.group_list,
+            "group.show": self.group_show,
+            "group.config": self.group_config,
+            "group.delete": self.group_delete,
+            "group.seek": self.group_seek,
+            "group.pause": self.group_pause,
+            "group.resume": self.group_resume,
+            "browse": self.browse,
+            "read": self.read,
+            "stats": self.stats,
+        }
+
+    def add(self, calls: Mapping[str, Call]) -> None:
+        """More calls, from other rooms."""
+        self._calls.update(calls)
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        return tuple(sorted(self._calls))
+
+    def call(self, method: str, arguments: Mapping[str, Any]) -> Done:
+        """Make the call; an unknown method or argument is refused by name."""
+        call = self._calls.get(method)
+        if call is None:
+            raise InvalidArgument(f"there is no call {method!r}; there are {', '.join(self.methods)}")
+        parameters = signature(call).parameters
+        unknown = sorted(set(arguments) - set(parameters))
+        if unknown:
+            raise InvalidArgument(f"{method} has no argument {unknown[0]!r}; it takes {', '.join(parameters)}")
+        missing = [name for name, one in parameters.items() if one.default is one.empty and name not in arguments]
+        if missing:
+            raise InvalidArgument(f"{method} needs the argument {missing[0]!r}")
+        return call(**arguments)
+
+    # -- topics ----------------------------------------------------------------------------------------------------
+
+    def topic_create(self, topic: str, namespace: str = "default", settings: Mapping[str, Any] | None = None) -> Done:
+        """Make a topic; one that exists is an error."""
+        config = with_settings(self.broker.topic_defaults, settings or {})
+        if (namespace, topic) in self.core.state.by_name:
+            raise AlreadyExists(f"topic {topic!r} exists in namespace {namespace!r}")
+        done = self.broker.create_topic(namespace, topic, config)
+        return Done(self._topic_info(self.broker.find_topic(namespace, topic)), done.position)
+
+    def topic_ensure(self, topic: str, namespace: str = "default", settings: Mapping[str, Any] | None = None) -> Done:
+        """The topic, made if it is new; settings given must agree with one that exists."""
+        found = self.core.state.by_name.get((namespace, topic))
+        if found is None:
+            return self.topic_create(topic, namespace, settings)
+        wanted = with_settings(found.settings, settings or {})
+        differing = differences(found.settings, wanted)
+        if differing:
+            key, has, asked = differing[0]
+            raise DuplicateConflict(
+                f"topic {topic!r} exists with {key} = {has}, not {asked}; leave it out, or change the topic's settings"
+            )
+        return Done(self._topic_info(found), self.core.journal.end_position)
+
+    def topic_list(self, namespace: str | None = "default") -> Done:
+        """The topics of a namespace (None: of all)."""
+        topics = sorted(self._topics(namespace), key=lambda topic: (topic.namespace, topic.name))
+        return Done([self._topic_info(topic) for topic in topics], 0)
+
+    def topic_show(self, topic: str, namespace: str = "default") -> Done:
+        return Done(self._topic_info(self.broker.find_topic(namespace, topic)), 0)
+
+    def topic_config(self, topic: str, namespace: str = "default", settings: Mapping[str, Any] | None = None) -> Done:
+        """Change settings; those not named stay."""
+        found = self.broker.find_topic(namespace, topic)
+        wanted = with_settings(found.settings, settings or {})
+        done = self.broker.execute(ChangeTopic(found.tid, wanted)) if wanted != found.settings else Done(None, 0)
+        return Done(self._topic_info(found), done.position)
+
+    def topic_delete(self, topic: str, namespace: str = "default") -> Done:
+        """Delete a topic with its messages and groups."""
+        done = self.broker.execute(DeleteTopic(self.broker.find_topic(namespace, topic).tid))
+        return Done({"deleted": topic}, done.position)
+
+    def topic_purge(self, topic: str, namespace: str = "default", group: str | None = None) -> Done:
+        """Drop what is waiting: of one group, or of all and for good."""
+        found = self.broker.find_topic(namespace, topic)
+        gid = self.broker.find_group(namespace, topic, group).gid if group is not None else -1
+        dropped, position = self.broker.execute(Purge(found.tid, gid))
+        return Done({"dropped": dropped}, position)
+
+    def namespace_list(self) -> Done:
+        return Done(sorted({"default", *(topic.namespace for topic in self._topics(None))}), 0)
+
+    def _topics(self, namespace: str | None) -> Iterator[Topic]:
+        for topic in self.core.state.topics.values():
+            if namespace is None or topic.namespace == namespace:
+                yield topic
+
+    def _topic_info(self, topic: Topic) -> dict[str, Any]:
+        return {
+            "namespace": topic.namespace,
+            "topic": topic.name,
+            "partitions": len(topic.partitions),
+            "settings": to_plain(topic.settings),
+            "created_ns": topic.created_ns,
+            "groups": sorted(topic.groups),
+            "depth": topic.depth,
+            "messages": sum(partition.end - partition.start for partition in topic.partitions),
+            "published": sum(partition.end for partition in topic.partitions),
+        }
+
+    # -- groups ----------------------------------------------------------------------------------------------------
+
+    def group_create(
+        self,
+        topic: str,
+        group: str,
+        namespace: str = "default",
+        settings: Mapping[str, Any] | None = None,
+        start: Any = "earliest",
+        durable: bool = True,
+    ) -> Done:
+        """Make a group that begins at ``start``."""
+        options = {**(settings or {}), "start": start, "durable": durable}
+        done = self.broker.create_group(namespace, topic, group, options)
+        return Done(self._group_info(self.broker.find_group(namespace, topic, group)), done.position)
+
+    def group_list(self, topic: str, namespace: str = "default") -> Done:
+        groups = self.broker.find_topic(namespace, topic).groups
+        return Done([self._group_info(groups[name]) for name in sorted(groups)], 0)
+
+    def group_show(self, topic: str, group: str, namespace: str = "default") -> Done:
+        return Done(self._group_info(self.broker.find_group(namespace, topic, group)), 0)
+
+    def group_config(
+        self, topic: str, group: str, namespace: str = "default", settings: Mapping[str, Any] | None = None
+    ) -> Done:
+        """Change a group's own settings; those not named stay."""
+        found = self.broker.find_group(namespace, topic, group)
+        wanted = with_settings(found.settings, settings or {})
+        done = self.broker.execute(ChangeGroup(found.gid, wanted)) if wanted != found.settings else Done(None, 0)
+        return Done(self._group_info(found), done.position)
+
+    def group_delete(self, topic: str, group: str, namespace: str = "default") -> Done:
+        done = self.broker.execute(DeleteGroup(self.broker.find_group(namespace, topic, group).gid))
+        return Done({"deleted": group}, done.position)
+
+    def group_seek(
+        self,
+        topic: str,
+        group: str,
+        namespace: str = "default",
+        start: Any = "earliest",
+        stops: Mapping[str, int] | None = None,
+        stop_time_ns: int | None = None,
+    ) -> Done:
+        """Start the group over at ``start``; with ``stops`` or ``stop_time_ns`` it stops there."""
+        found = self.broker.find_group(namespace, topic, group)
+        by_index = {int(index): stop for index, stop in stops.items()} if stops is not None else None
+        done = self.broker.execute(Seek(found.gid, start_of(start), by_index, stop_time_ns))
+        return Done(self._group_info(found), done.position)
+
+    def group_pause(
+        self,
+        topic: str,
+        group: str,
+        namespace: str = "default",
+        by: str = "",
+        why: str = "",
+        until_ns: int = 0,
+    ) -> Done:
+        """Stop handing out messages, until resumed or until a time."""
+        found = self.broker.find_group(namespace, topic, group)
+        done = self.broker.execute(PauseGroup(found.gid, by, why, until_ns))
+        return Done(self._group_info(found), done.position)
+
+    def group_resume(self, topic: str, group: str, namespace: str = "default", by: str = "") -> Done:
+        found = self.broker.find_group(namespace, topic, group)
+        done = self.broker.execute(ResumeGroup(found.gid, by))
+        return Done(self._group_info(found), done.position)
+
+    def _group_info(self, group: Group) -> dict[str, Any]:
+        backlogs = list(group.backlogs.values())
+        leases = [lease for backlog in backlogs for lease in backlog.leases.values()]
+        pause = group.pause
+        return {
+            "group": group.name,
+            "topic": group.topic.name,
+            "namespace": group.topic.namespace,
+            "durable": group.durable,
+            "settings": to_plain(group.settings, changed_only=True),
+            **_books(backlogs),
+            "lag": group.unsettled_count,
+            "delivered": group.delivered,
+            "redelivered": group.redelivered,
+            "nacked": group.nacked,
+            "oldest_unsettled_ns": self._oldest_unsettled_ns(backlogs),
+            "paused": pause._asdict() if pause is not None else None,
+            "consumers": sorted({*group.members, *(lease.consumer for lease in leases)}),
+            "owners": {
+                str(self.core.state.partitions[pid].index): owner for pid, owner in sorted(group.owners.items())
+            },
+            "starts": {str(backlog.partition.index): backlog.start for backlog in backlogs},
+        }
+
+    def _oldest_unsettled_ns(self, backlogs: list[Backlog]) -> int | None:
+        oldest: list[int] = []
+        for backlog in backlogs:
+            offset = backlog.first_unsettled()
+            if offset < backlog.end:
+                oldest.append(backlog.partition.appended_ms(offset) * _MS_NS)
+        return min(oldest, default=None)
+
+    # -- looking at messages -----------------------------------------------------------------------------------------
+
+    def browse(
+        self,
+        topic: str,
+        namespace: str = "default",
+        group: str = "default",
+        state: str = "ready",
+        limit: int = 100,
+    ) -> Done:
+        """Messages of a group in one state, oldest first, left as they are."""
+        found = self.broker.find_group(namespace, topic, group)
+        if not 1 <= limit <= BROWSE_MESSAGES_MAX:
+            raise InvalidArgument(f"limit {limit}: from 1 to {BROWSE_MESSAGES_MAX}")
+        chosen: list[dict[str, Any]] = []
+        for backlog in found.backlogs.values():
+            offsets = _in_state(backlog, state)
+            for offset in offsets:
+                if len(chosen) >= limit:
+                    break
+                info = self._message(backlog.partition.pid, offset)
+                if info is not None:
+                    known = backlog.tries.get(offset)
+                    info["state"] = state
+                    info["attempts"] = known.attempts if known is not None else int(state == "leased")
+                    info["last_error"] = known.error if known is not None else ""
+                    chosen.append(info)
+        return Done(chosen, 0)
+
+    def _message(self, pid: int, offset: int) -> dict[str, Any] | None:
+        batch = self.core.log(pid).batch_at(offset)
+        if batch is None:
+            return None
+        partition = self.core.state.partitions[pid]
+        return message_info(partition.topic, partition.index, batch, offset - batch.base_offset)
+
+    def read(
+        self,
+        topic: str,
+        namespace: str = "default",
+        partition: int | None = None,
+        from_offset: int | None = None,
+        to_offset: int | None = None,
+        from_time_ns: int | None = None,
+        to_time_ns: int | None = None,
+        limit: int = 10_000,
+    ) -> Done:
+        """The log itself, without a group: the result says where to go on, the messages come as batches.
+
+        {"parts": [{"partition", "batches", "next_offset", "end_offset"}]}: so many of the batches are of that
+        partition; reading on from ``next_offset`` until it reaches ``end_offset`` gives the rest.
+        """
+        found = self.broker.find_topic(namespace, topic)
+        if partition is not None and not 0 <= partition < len(found.partitions):
+            raise InvalidArgument(f"partition {partition}: topic {topic!r} has {len(found.partitions)}")
+        if limit < 1:
+            raise InvalidArgument(f"limit {limit}: at least 1")
+        batches: list[Batch] = []
+        parts: list[dict[str, Any]] = []
+        size_bytes = 0
+        for each in found.partitions:
+            if partition is not None and each.index != partition:
+                continue
+            log = self.core.log(each.pid)
+            first = max(from_offset if from_offset is not None else 0, log.start)
+            end = each.end if to_offset is None else min(to_offset, each.end)
+            if from_time_ns is not None:
+                first = max(first, log.offset_at(from_time_ns))
+            if to_time_ns is not None:
+                end = min(end, log.offset_at(to_time_ns))
+            count = 0
+            at = first
+            for batch in log.batches(first, end) if first < end else ():
+                if limit <= 0 or size_bytes >= READ_BYTES_MAX or len(batches) >= READ_BATCHES_MAX:
+                    break
+                a = max(0, first - batch.base_offset)
+                b = min(batch.count, end - batch.base_offset, a + limit)
+                part = batch if (a, b) == (0, batch.count) else batch.slice(a, b)
+                batches.append(part)
+                count += 1
+                limit -= part.count
+                size_bytes += part.size_bytes
+                at = batch.base_offset + b
+            parts.append({"partition": each.index, "batches": count, "next_offset": at, "end_offset": max(end, at)})
+        return Done(({"parts": parts}, batches), 0)
+
+    # -- numbers -------------------------------------------------------------------------------------------------------
+
+    def stats(self, namespace: str | None = None, topic: str | None = None) -> Done:
+        """Counts per topic and group, and of the journal."""
+        topics = (
+            [self.broker.find_topic(namespace or "default", topic)] if topic is not None else self._topics(namespace)
+        )
+        journal = self.core.journal
+        return Done(
+            {
+                "topics": [
+                    {
+                        "namespace": each.namespace,
+                        "topic": each.name,
+                        "partitions": len(each.partitions),
+                        "published": sum(partition.end for partition in each.partitions),
+                        "depth": each.depth,
+                        "groups": [
+                            {
+                                "group": group.name,
+                                **_books(list(group.backlogs.values())),
+                                "delivered": group.delivered,
+                                "redelivered": group.redelivered,
+                                "nacked": group.nacked,
+                                "consumers": len(group.members),
+                            }
+                            for _, group in sorted(each.groups.items())
+                        ],
+                    }
+                    for each in topics
+                ],
+                "journal": {
+                    "first_position": journal.first_position,
+                    "end_position": journal.end_position,
+                    "durable_position": journal.durable_position,
+                    "frames": journal.stats.frames,
+                    "commits": journal.stats.commits,
+                    "fsyncs": journal.stats.fsyncs,
+                },
+                "drift": self.core.backlog_drift(),
+                "now_ns": self.core.clock.now_ns(),
+            },
+            0,
+        )
+
+
+def _books(backlogs: list[Backlog]) -> dict[str, int]:
+    """The conservation identity of a group, term by term."""
+    return {
+        "published": sum(backlog.published_count for backlog in backlogs),
+        "scheduled": sum(backlog.scheduled_count for backlog in backlogs),
+        "ready": sum(backlog.ready_count for backlog in backlogs),
+        "leased": sum(backlog.leased_count for backlog in backlogs),
+        "acked": sum(backlog.acked_count for backlog in backlogs),
+        "dead": sum(backlog.dead_count for backlog in backlogs),
+        "expired": sum(backlog.expired_count for backlog in backlogs),
+        "cancelled": sum(backlog.cancelled_count for backlog in backlogs),
+        "dropped": sum(backlog.dropped_count for backlog in backlogs),
+        "filtered": sum(backlog.filtered_count for backlog in backlogs),
+        "drift": sum(backlog.drift() for backlog in backlogs),
+    }
+
+
+def _in_state(backlog: Backlog, state: str) -> Iterator[int]:
+    if state == "ready":
+        late = [offset for _, offset in backlog.ready_late()]
+        yield from sorted([*backlog.ready_main(), *late])
+    elif state == "scheduled":
+        scheduled = [offset for offset in backlog.partition.scheduled if backlog.start <= offset < backlog.end]
+        yield from sorted([*scheduled, *backlog.waiting])
+    elif state == "leased":
+        yield from backlog.leased_bits()
+    elif state == "dead":
+        yield from backlog.dead
+    else:
+        raise InvalidArgument(f"state {state!r}: must be ready, scheduled, leased or dead")
+
+
+def message_info(topic: Topic, index: int, batch: Batch, i: int) -> dict[str, Any]:
+    """One message as a plain mapping."""
+    message = batch.message(i)
+    return {
+        "id": message.id,
+        "namespace": topic.namespace,
+        "topic": topic.name,
+        "partition": index,
+        "offset": message.offset,
+        "key": message.key,
+        "value": message.value,
+        "headers": message.headers,
+        "priority": message.priority,
+        "published_ns": message.append_time_ns,
+        "deliver_at_ns": message.deliver_at_ns,
+        "expires_at_ns": message.expires_at_ns,
+        "dedup_id": message.dedup_id,
+        "timestamp_ns": message.timestamp_ns,
+    }

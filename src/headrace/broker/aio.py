@@ -1,0 +1,416 @@
+"""The broker in an event loop: what front-ends and the asyncio embedded API call.
+
+Two styles of the same calls: ``await broker.publish(…)``, and ``broker.publish_then(…, callback)`` for a door that
+answers thousands of requests a second and cannot afford a task for each; the callback gets the result, or the error as
+a value, in the loop and not before it may leave.
+
+Push. A subscription is a consumer with credit. Whenever a group may have something ready, its messages are shared out
+among the subscriptions with credit by the group's policy (round robin, least busy, random) and each share is leased to
+its consumer. Where order is by partition the shares follow from who owns what, and each asks for itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from headrace.batch import Batch
+from headrace.broker.administration import Administration
+from headrace.broker.broker import Broker
+from headrace.broker.embedded import open_core
+from headrace.calls import LeasedBatch, Part, Settle, Settled
+from headrace.clock import SystemClock
+from headrace.config import TopicConfig
+from headrace.delivery import Group, share_credit
+from headrace.errors import Closed, HeadraceError, UnknownGroup, from_code
+from headrace.limits import PREFETCH_MAX
+from headrace.shard.core import Core, Done
+from headrace.shard.loop import LoopHost
+
+__all__ = ["AsyncEmbeddedPort", "LoopBroker", "Subscription", "open_async_port"]
+
+Callback = Callable[[Any], None]
+Deliver = Callable[[list[LeasedBatch]], None]
+
+
+class Subscription:
+    """A consumer that is pushed messages as long as it has credit."""
+
+    __slots__ = ("_broker", "_deliver", "_on_end", "closed", "consumer", "credit_left", "gid", "lease_ns")
+
+    def __init__(
+        self,
+        broker: LoopBroker,
+        gid: int,
+        consumer: str,
+        deliver: Deliver,
+        lease_ns: int | None,
+        on_end: Callable[[HeadraceError], None] | None,
+    ) -> None:
+        self._broker = broker
+        self._deliver = deliver
+        self._on_end = on_end
+        self.gid = gid
+        self.consumer = consumer
+        self.lease_ns = lease_ns
+        self.credit_left = 0
+        self.closed = False
+
+    def credit(self, messages: int) -> None:
+        """Take ``messages`` more."""
+        self.credit_left += messages
+        if self.credit_left > 0:
+            self._broker.plan(self.gid)
+
+    def close(self, *, clean: bool = True) -> None:
+        """Leave; ``clean`` gives back what is leased uncounted, otherwise those attempts are spent."""
+        if not self.closed:
+            self.closed = True
+            self._broker.unsubscribe(self, clean=clean)
+
+    def deliver(self, leased: list[LeasedBatch]) -> None:
+        if not self.closed:
+            self._deliver(leased)
+
+    def end(self, error: HeadraceError) -> None:
+        """The group is gone."""
+        self.closed = True
+        if self._on_end is not None:
+            self._on_end(error)
+
+
+class LoopBroker:
+    """The broker of one event loop. Create it inside the loop."""
+
+    def __init__(self, broker: Broker, *, on_failure: Callable[[HeadraceError], None] | None = None) -> None:
+        self.broker = broker
+        self.core = broker.core
+        self.administration = Administration(broker)
+        self.host = LoopHost(broker.core, on_ready=self._ready, on_failure=on_failure)
+        self._loop = asyncio.get_running_loop()
+        self._subscriptions: dict[int, list[Subscription]] = {}
+        self._polls: dict[int, list[asyncio.Future[None]]] = {}
+        self._planned: set[int] = set()
+        self._turn = 0
+
+    # -- publish and settle ------------------------------------------------------------------------------------------
+
+    async def publish(self, namespace: str, topic: str, partition: int, batch: Batch) -> list[Part]:
+        parts: list[Part] = await self.host.run(lambda: self.broker.publish(namespace, topic, partition, batch))
+        return parts
+
+    def publish_then(self, namespace: str, topic: str, partition: int, batch: Batch, callback: Callback) -> None:
+        self.host.then(lambda: self.broker.publish(namespace, topic, partition, batch), callback)
+
+    async def settle(self, namespace: str, topic: str, group: str, order: Settle) -> Settled:
+        settled: Settled = await self.host.run(lambda: self.broker.settle(namespace, topic, group, order))
+        return settled
+
+    def settle_then(self, namespace: str, topic: str, group: str, order: Settle, callback: Callback) -> None:
+        self.host.then(lambda: self.broker.settle(namespace, topic, group, order), callback)
+
+    async def call(self, method: str, arguments: Mapping[str, Any]) -> Any:
+        return await self.host.run(lambda: self.administration.call(method, arguments))
+
+    # -- pull --------------------------------------------------------------------------------------------------------
+
+    async def lease(
+        self,
+        namespace: str,
+        topic: str,
+        group: str,
+        consumer: str,
+        most: int,
+        wait_ns: int = 0,
+        lease_ns: int | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> list[LeasedBatch]:
+        """Lease up to ``most`` messages, waiting up to ``wait_ns`` for the first."""
+        gid = await self.host.run(lambda: Done(self.broker.group(namespace, topic, group, options).gid, 0))
+        return await self.lease_by_gid(gid, consumer, most, wait_ns, lease_ns)
+
+    async def lease_by_gid(
+        self, gid: int, consumer: str, most: int, wait_ns: int, lease_ns: int | None
+    ) -> list[LeasedBatch]:
+        deadline = self._loop.time() + wait_ns / 1e9
+        while True:
+            leased: list[LeasedBatch] = await self.host.run(
+                lambda: self.broker.lease_from(self._group(gid), consumer, most, lease_ns)
+            )
+            left = deadline - self._loop.time()
+            if leased or left <= 0:
+                return leased
+            poll: asyncio.Future[None] = self._loop.create_future()
+            self._polls.setdefault(gid, []).append(poll)
+            self._pace(self._group(gid))
+            try:
+                await asyncio.wait_for(poll, left)
+            except TimeoutError:
+                return []
+            finally:
+                polls = self._polls.get(gid)
+                if polls is not None and poll in polls:
+                    polls.remove(poll)
+
+    def _group(self, gid: int) -> Group:
+        group = self.core.state.groups.get(gid)
+        if group is None:
+            raise UnknownGroup("the group was deleted")
+        return group
+
+    # -- push --------------------------------------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        namespace: str,
+        topic: str,
+        group: str,
+        consumer: str,
+        *,
+        deliver: Deliver,
+        lease_ns: int | None = None,
+        options: Mapping[str, Any] | None = None,
+        on_end: Callable[[HeadraceError], None] | None = None,
+    ) -> Subscription:
+        """Join a group; messages come to ``deliver`` once there is credit. Raises what cannot be done."""
+        if self.host.failure is not None:
+            raise self.host.failure
+        gid = self.broker.join(namespace, topic, group, consumer, options).reply
+        self.host.then(lambda: Done(None, self.core.journal.end_position), _nothing)
+        subscription = Subscription(self, gid, consumer, deliver, lease_ns, on_end)
+        self._subscriptions.setdefault(gid, []).append(subscription)
+        return subscription
+
+    def unsubscribe(self, subscription: Subscription, *, clean: bool) -> None:
+        others = self._subscriptions.get(subscription.gid, [])
+        if subscription in others:
+            others.remove(subscription)
+        if any(other.consumer == subscription.consumer for other in others):
+            return  # the same consumer on another connection goes on
+        if subscription.gid in self.core.state.groups:
+            self.host.then(
+                lambda: self.broker.leave(subscription.gid, subscription.consumer, clean=clean),
+                _nothing,
+            )
+
+    def plan(self, gid: int) -> None:
+        """Look at a group's subscriptions at the end of this round of the loop."""
+        if not self._planned:
+            self._loop.call_soon(self._dispatch_planned)
+        self._planned.add(gid)
+
+    def _ready(self, gids: set[int]) -> None:
+        for gid in gids:
+            if gid in self._subscriptions:
+                self.plan(gid)
+            polls = self._polls.pop(gid, None)
+            if polls is not None:
+                for poll in polls:
+                    if not poll.done():
+                        poll.set_result(None)
+
+    def _dispatch_planned(self) -> None:
+        planned, self._planned = self._planned, set()
+        for gid in planned:
+            subscriptions = self._subscriptions.get(gid)
+            if subscriptions:
+                self._dispatch(gid, subscriptions)
+
+    def _dispatch(self, gid: int, subscriptions: list[Subscription]) -> None:
+        group = self.core.state.groups.get(gid)
+        if group is None:
+            del self._subscriptions[gid]
+            for subscription in subscriptions:
+                subscription.end(UnknownGroup("the group was deleted"))
+            return
+        hungry = {s.consumer: s for s in subscriptions if s.credit_left > 0}
+        if not hungry:
+            return
+        self._turn += 1
+        if len(hungry) == 1 or group.policy.fifo:
+            shares = {name: s.credit_left for name, s in hungry.items()}
+        else:
+            ready = sum(backlog.ready_count for backlog in group.backlogs.values())
+            credits = {name: s.credit_left for name, s in hungry.items()}
+            shares = share_credit(credits, ready, group.policy.push, self._turn, self._busy(group))
+        more = False
+        for name, share in shares.items():
+            subscription = hungry[name]
+            if subscription.closed:
+                continue
+            taken = self._push(group, subscription, min(share, PREFETCH_MAX))
+            more = more or (taken > 0 and subscription.credit_left > 0)
+        if more:
+            self.plan(gid)
+        else:
+            self._pace(group)
+
+    def _busy(self, group: Group) -> dict[str, int]:
+        busy: dict[str, int] = {}
+        if group.policy.push == "least_busy":
+            for backlog in group.backlogs.values():
+                for lease in backlog.leases.values():
+                    busy[lease.consumer] = busy.get(lease.consumer, 0) + lease.count
+        return busy
+
+    def _push(self, group: Group, subscription: Subscription, most: int) -> int:
+        taken = 0
+
+        def lease() -> Done:
+            nonlocal taken
+            done = self.broker.lease_from(group, subscription.consumer, most, subscription.lease_ns)
+            taken = sum(leased.batch.count for leased in done.reply)
+            return done
+
+        def deliver(leased: Any) -> None:
+            if isinstance(leased, HeadraceError):
+                subscription.credit_left += taken
+            elif leased:
+                subscription.deliver(leased)
+
+        self.host.then(lease, deliver)
+        subscription.credit_left -= taken
+        return taken
+
+    def _pace(self, group: Group) -> None:
+        """A group under a rate limit becomes able to hand out more by time alone."""
+        rate = group.policy.rate
+        if rate and group.affordable(self.core.clock.now_ns()) < 1:
+            self._loop.call_later(1.0 / rate, self._ready, {group.gid})
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Give back what is leased by push, make everything durable, let go of the journal."""
+        for subscriptions in list(self._subscriptions.values()):
+            for subscription in list(subscriptions):
+                subscription.close()
+        await self.host.close()
+
+
+def _nothing(_: Any) -> None:
+    """For a reply nobody waits for."""
+
+
+# -- embedded ----------------------------------------------------------------------------------------------------------
+
+
+async def open_async_port(
+    path: str | Path,
+    *,
+    node_id: int = 1,
+    topic_defaults: TopicConfig | None = None,
+    auto_create: bool = True,
+) -> AsyncEmbeddedPort:
+    """Open a data directory for the tasks of this event loop."""
+    loop = asyncio.get_running_loop()
+    core: Core = await loop.run_in_executor(None, lambda: open_core(path, clock=SystemClock(), node_id=node_id))
+    return AsyncEmbeddedPort(LoopBroker(Broker(core, topic_defaults=topic_defaults, auto_create=auto_create)))
+
+
+class AsyncEmbeddedPort:
+    """The broker as the tasks of its own loop see it."""
+
+    def __init__(self, broker: LoopBroker) -> None:
+        self.broker = broker
+
+    async def publish(self, namespace: str, topic: str, partition: int, batch: Batch) -> list[Part]:
+        return await self.broker.publish(namespace, topic, partition, batch)
+
+    async def consumer(
+        self,
+        namespace: str,
+        topic: str,
+        group: str,
+        *,
+        consumer: str,
+        lease_ns: int | None = None,
+        prefetch: int = 0,
+        options: Mapping[str, Any] | None = None,
+    ) -> AsyncEmbeddedConsumer:
+        names = self.broker.broker
+        gid = await self.broker.host.run(lambda: names.join(namespace, topic, group, consumer, options))
+        return AsyncEmbeddedConsumer(self.broker, namespace, gid, consumer, lease_ns, prefetch)
+
+    async def settle(self, namespace: str, topic: str, group: str, order: Settle) -> Settled:
+        return await self.broker.settle(namespace, topic, group, order)
+
+    async def call(self, method: str, **arguments: Any) -> Any:
+        return await self.broker.call(method, arguments)
+
+    async def close(self) -> None:
+        await self.broker.close()
+
+
+class AsyncEmbeddedConsumer:
+    """A consumer that leases when it is asked."""
+
+    def __init__(
+        self, broker: LoopBroker, namespace: str, gid: int, consumer: str, lease_ns: int | None, prefetch: int
+    ) -> None:
+        self._broker = broker
+        self._namespace = namespace
+        self._gid = gid
+        self._consumer = consumer
+        self._lease_ns = lease_ns
+        self._most = min(prefetch or PREFETCH_MAX, PREFETCH_MAX)
+        self._unconfirmed = 0
+        self._confirmed = asyncio.Event()
+        self._refusal: HeadraceError | None = None
+        self._closed = False
+
+    async def receive(self, most: int, wait_ns: int) -> list[LeasedBatch]:
+        if self._closed:
+            raise Closed("the consumer is closed")
+        most = min(most, self._most)
+        return await self._broker.lease_by_gid(self._gid, self._consumer, most, wait_ns, self._lease_ns)
+
+    def _settle(self, order: Settle) -> Callable[[], Done]:
+        names = self._broker.broker
+
+        def settle() -> Done:
+            group = names.core.state.groups.get(self._gid)
+            if group is None:
+                raise UnknownGroup("the group was deleted")
+            return names.settle_in(group, self._namespace, order)
+
+        return settle
+
+    async def settle(self, order: Settle) -> Settled:
+        settled: Settled = await self._broker.host.run(self._settle(order))
+        return settled
+
+    def settle_soon(self, order: Settle) -> None:
+        self._unconfirmed += 1
+        self._confirmed.clear()
+        self._broker.host.then(self._settle(order), self._settled_soon)
+
+    def _settled_soon(self, reply: Any) -> None:
+        self._unconfirmed -= 1
+        if isinstance(reply, HeadraceError):
+            self._refusal = self._refusal or reply
+        else:
+            for refusal in reply.refused:
+                self._refusal = self._refusal or from_code(refusal.code, refusal.message)
+        if not self._unconfirmed:
+            self._confirmed.set()
+
+    async def flush(self) -> None:
+        while self._unconfirmed:
+            await self._confirmed.wait()
+        refusal, self._refusal = self._refusal, None
+        if refusal is not None:
+            raise refusal
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            await self.flush()
+        finally:
+            names = self._broker.broker
+            if self._gid in names.core.state.groups:
+                await self._broker.host.run(lambda: names.leave(self._gid, self._consumer))

@@ -1,0 +1,334 @@
+"""Topics and groups by name, messages as batches: what every door and the embedded API call.
+
+Every method does its work at once and returns ``Done``: the result, and the journal position that must be durable
+before it may leave (the hosts in ``headrace.shard`` wait for it). What cannot be done is raised.
+
+One shard for now, and the names here do not show it: a topic's partition is asked for by name and index, so that
+another process may own it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from headrace.batch import Batch
+from headrace.calls import BY_KEY, Duplicate, LeasedBatch, Part, Refusal, Run, Settle, Settled
+from headrace.config import GroupConfig, TopicConfig, with_settings
+from headrace.delivery import (
+    CreateGroup,
+    CreateTopic,
+    Grant,
+    Group,
+    Join,
+    LeaseUpTo,
+    Leave,
+    Publish,
+    PublishDone,
+    Receipts,
+    SettleDone,
+    SettleMany,
+    Span,
+    Start,
+    Topic,
+    runs,
+    span_of,
+)
+from headrace.errors import HeadraceError, InvalidArgument, UnknownGroup, UnknownTopic
+from headrace.names import check_group_name, check_namespace_name, check_topic_name
+from headrace.shard.core import Core, Done
+
+__all__ = ["Broker"]
+
+
+class Broker:
+    """The façade over a shard."""
+
+    def __init__(self, core: Core, *, topic_defaults: TopicConfig | None = None, auto_create: bool = True) -> None:
+        self.core = core
+        self.topic_defaults = topic_defaults or TopicConfig()
+        self.auto_create = auto_create
+        self._turn = 0
+
+    # -- names -------------------------------------------------------------------------------------------------------
+
+    def find_topic(self, namespace: str, name: str) -> Topic:
+        topic = self.core.state.by_name.get((namespace, name))
+        if topic is None:
+            raise UnknownTopic(f"topic {name!r} does not exist in namespace {namespace!r}")
+        return topic
+
+    def topic(self, namespace: str, name: str) -> Topic:
+        """The topic, made with the defaults if it is new and topics may appear on first use."""
+        topic = self.core.state.by_name.get((namespace, name))
+        if topic is None:
+            if not self.auto_create:
+                raise UnknownTopic(
+                    f"topic {name!r} does not exist in namespace {namespace!r}, and topics are not made on first use"
+                )
+            self.create_topic(namespace, name, self.topic_defaults)
+            topic = self.core.state.by_name[namespace, name]
+        return topic
+
+    def create_topic(self, namespace: str, name: str, settings: TopicConfig) -> Done:
+        check_namespace_name(namespace)
+        check_topic_name(name)
+        return self.execute(CreateTopic(namespace, name, settings))
+
+    def find_group(self, namespace: str, topic: str, group: str) -> Group:
+        found = self.find_topic(namespace, topic).groups.get(group)
+        if found is None:
+            raise UnknownGroup(f"group {group!r} does not exist on topic {topic!r}")
+        return found
+
+    def group(self, namespace: str, topic: str, group: str, options: Mapping[str, Any] | None = None) -> Group:
+        """The group, made if it is new (``options``: start, durable and settings of a new one)."""
+        found = self.topic(namespace, topic).groups.get(group)
+        if found is None:
+            self.create_group(namespace, topic, group, options or {})
+            found = self.find_group(namespace, topic, group)
+        return found
+
+    def create_group(self, namespace: str, topic: str, group: str, options: Mapping[str, Any]) -> Done:
+        check_group_name(group)
+        given = dict(options)
+        start = start_of(given.pop("start", "earliest"))
+        durable = bool(given.pop("durable", True))
+        settings = with_settings(GroupConfig(), given)
+        return self.execute(CreateGroup(self.topic(namespace, topic).tid, group, settings, durable, start))
+
+    def execute(self, command: Any) -> Done:
+        """Run a command; a refusal is raised."""
+        done = self.core.execute(command)
+        if isinstance(done.reply, HeadraceError):
+            raise done.reply
+        return done
+
+    # -- publishing ----------------------------------------------------------------------------------------------------
+
+    def publish(self, namespace: str, topic: str, partition: int, batch: Batch) -> Done:
+        """Publish a batch into one partition, or by key; the reply is a list of ``Part``."""
+        found = self.topic(namespace, topic)
+        count = len(found.partitions)
+        if partition != BY_KEY:
+            if not 0 <= partition < count:
+                raise InvalidArgument(f"partition {partition}: topic {topic!r} has {count}, from 0 to {count - 1}")
+            return self._publish_part(found, partition, batch, None)
+        if count == 1:
+            return self._publish_part(found, 0, batch, None)
+        shares = self._route(batch, count)
+        if len(shares) == 1:
+            return self._publish_part(found, next(iter(shares)), batch, None)
+        parts: list[Part] = []
+        position = 0
+        for index, indexes in sorted(shares.items()):
+            done = self._publish_part(found, index, batch.select(indexes), indexes)
+            parts += done.reply
+            position = max(position, done.position)
+        return Done(parts, position)
+
+    def _route(self, batch: Batch, count: int) -> dict[int, list[int]]:
+        """Which messages go to which partition: by the hash of the key; those without one together, in turns."""
+        self._turn = (self._turn + 1) % count
+        hashes = batch.key_hashes()
+        if hashes is None:
+            return {self._turn: []}
+        shares: dict[int, list[int]] = {}
+        for i, key in enumerate(hashes):
+            shares.setdefault(key % count if key else self._turn, []).append(i)
+        return shares
+
+    def _publish_part(self, topic: Topic, index: int, batch: Batch, indexes: Sequence[int] | None) -> Done:
+        reply, position = self.execute(Publish(topic.partitions[index].pid, batch))
+        return Done([self._part(reply, indexes)], position)
+
+    def _part(self, reply: PublishDone, indexes: Sequence[int] | None) -> Part:
+        partitions = self.core.state.partitions
+        duplicates = tuple(
+            Duplicate(
+                i if indexes is None else indexes[i],
+                partitions[pid].index if pid in partitions else 0,
+                offset,
+                message_id,
+            )
+            for i, message_id, pid, offset in reply.duplicates
+        )
+        index = partitions[reply.pid].index
+        return Part(index, reply.count, reply.base_offset, reply.base_id, duplicates, indexes)
+
+    # -- consuming -----------------------------------------------------------------------------------------------------
+
+    def join(self, namespace: str, topic: str, group: str, consumer: str, options: Mapping[str, Any] | None) -> Done:
+        found = self.group(namespace, topic, group, options)
+        done = self.execute(Join(found.gid, consumer))
+        return Done(found.gid, done.position)
+
+    def leave(self, gid: int, consumer: str, *, clean: bool = True) -> Done:
+        return self.execute(Leave(gid, consumer, clean))
+
+    def lease(
+        self,
+        namespace: str,
+        topic: str,
+        group: str,
+        consumer: str,
+        most: int,
+        lease_ns: int | None = None,
+    ) -> Done:
+        """Lease up to ``most`` messages; the reply is a list of ``LeasedBatch``."""
+        return self.lease_from(self.group(namespace, topic, group), consumer, most, lease_ns)
+
+    def lease_from(self, group: Group, consumer: str, most: int, lease_ns: int | None = None) -> Done:
+        grants, position = self.execute(LeaseUpTo(group.gid, consumer, most, lease_ns))
+        leased: list[LeasedBatch] = []
+        for grant in grants:
+            leased += self.contents(grant)
+        return Done(leased, position)
+
+    def contents(self, grant: Grant) -> Iterable[LeasedBatch]:
+        """What a grant is about, batch by batch."""
+        span, index = grant.span, self.core.state.partitions[grant.pid].index
+        for batch in self.core.log(grant.pid).batches(span.first, span.last + 1):
+            chosen = _part_of(batch, span)
+            if chosen is not None:
+                yield LeasedBatch(index, grant.lease_id, chosen, grant.deadline_ns, grant.attempts)
+
+    # -- settling ------------------------------------------------------------------------------------------------------
+
+    def settle(self, namespace: str, topic: str, group: str, order: Settle) -> Done:
+        """Settle messages of a group; the reply is ``Settled``."""
+        return self.settle_in(self.find_group(namespace, topic, group), namespace, order)
+
+    def settle_in(self, group: Group, namespace: str, order: Settle) -> Done:
+        topic = group.topic
+        pids = [partition.pid for partition in topic.partitions]
+
+        def receipts(run: Run) -> Receipts:
+            if not 0 <= run.partition < len(pids):
+                raise InvalidArgument(f"partition {run.partition}: topic {topic.name!r} has {len(pids)}")
+            return Receipts(pids[run.partition], run.lease_id, run.first_offset, run.count)
+
+        command = SettleMany(
+            group.gid,
+            ack=[receipts(run) for run in order.ack],
+            nack=[(receipts(run), delay_ns, error) for run, delay_ns, error in order.nack],
+            reject=[(receipts(run), error) for run, error in order.reject],
+            release=[receipts(run) for run in order.release],
+            extend=[(receipts(run), by_ns) for run, by_ns in order.extend],
+        )
+        places: list[list[tuple[int, Sequence[int] | None]]] = []
+        if order.publish:
+            command.publish = self._outputs(namespace, order.publish, places)
+        if order.cancel:
+            command.cancel = [entry for name, ids in order.cancel for entry in self.scheduled(namespace, name, ids)]
+        done = self.execute(command)
+        return Done(self._settled(done.reply, places), done.position)
+
+    def _outputs(
+        self,
+        namespace: str,
+        publish: Sequence[tuple[str, int, Batch]],
+        places: list[list[tuple[int, Sequence[int] | None]]],
+    ) -> list[tuple[int, Batch]]:
+        """The batches of an atomic settle, one a partition; ``places`` remembers which became which."""
+        shares: dict[int, list[Batch]] = {}
+        for name, partition, batch in publish:
+            topic = self.topic(namespace, name)
+            count = len(topic.partitions)
+            if partition != BY_KEY and not 0 <= partition < count:
+                raise InvalidArgument(f"partition {partition}: topic {name!r} has {count}, from 0 to {count - 1}")
+            routes: dict[int, list[int]] = {partition: []}
+            if partition == BY_KEY:
+                routes = self._route(batch, count) if count > 1 else {0: []}
+            mine: list[tuple[int, Sequence[int] | None]] = []
+            for index, indexes in sorted(routes.items()):
+                pid = topic.partitions[index].pid
+                shares.setdefault(pid, []).append(batch.select(indexes) if len(routes) > 1 else batch)
+                mine.append((pid, indexes if len(routes) > 1 else None))
+            places.append(mine)
+        return [(pid, batches[0] if len(batches) == 1 else Batch.concat(batches)) for pid, batches in shares.items()]
+
+    def _settled(self, reply: SettleDone, places: list[list[tuple[int, Sequence[int] | None]]]) -> Settled:
+        partitions = self.core.state.partitions
+        refused = tuple(
+            Refusal(
+                Run(
+                    partitions[receipts.pid].index if receipts.pid in partitions else 0, receipts.lease_id, first, count
+                ),
+                error.code,
+                error.message,
+            )
+            for receipts, error in reply.refused
+            for first, count in _runs(receipts)
+        )
+        by_pid = {done.pid: done for done in reply.published}
+        published = tuple(
+            tuple(self._part(by_pid[pid], indexes) for pid, indexes in mine if pid in by_pid) for mine in places
+        )
+        return Settled(reply.settled, refused, published, reply.cancelled)
+
+    # -- messages by id ------------------------------------------------------------------------------------------------
+
+    def place_of(self, message_id: int, namespace: str | None = None) -> tuple[int, int]:
+        """(pid, offset) of a message."""
+        for pid, log in self.core.logs.items():
+            offset = log.offset_of_id(message_id)
+            if offset is not None:
+                topic = self.core.state.partitions[pid].topic
+                if namespace is None or topic.namespace == namespace:
+                    return pid, offset
+        raise InvalidArgument(f"no message has the id {message_id}")
+
+    def scheduled(self, namespace: str, topic: str, ids: Sequence[int]) -> list[tuple[int, Span]]:
+        """Ids as offsets by partition; ids that are not of this topic are passed over."""
+        by_pid: dict[int, list[int]] = {}
+        for partition in self.find_topic(namespace, topic).partitions:
+            log = self.core.log(partition.pid)
+            for message_id in ids:
+                offset = log.offset_of_id(message_id)
+                if offset is not None:
+                    by_pid.setdefault(partition.pid, []).append(offset)
+        return [(pid, span_of(offsets)) for pid, offsets in by_pid.items()]
+
+
+def _part_of(batch: Batch, span: Span) -> Batch | None:
+    """The messages of a stored batch that are in a span."""
+    base, end = batch.base_offset, batch.base_offset + batch.count
+    if span.bits is None:
+        first, last = max(base, span.first), min(end, span.first + span.count)
+        if first >= last:
+            return None
+        return batch if last - first == batch.count else batch.slice(first - base, last - base)
+    inside = [offset - base for offset in _between(span, base, end)]
+    if not inside:
+        return None
+    return batch if len(inside) == batch.count else batch.select(inside)
+
+
+def _between(span: Span, first: int, end: int) -> Iterable[int]:
+    bits = span.bits
+    if bits is None:
+        return range(max(first, span.first), min(end, span.first + span.count))
+    before = bits.rank(first - 1) if first else 0
+    return bits[before : before + bits.range_cardinality(first, end)]
+
+
+def _runs(receipts: Receipts) -> Iterable[tuple[int, int]]:
+    return [(receipts.first, receipts.count)] if receipts.bits is None else runs(receipts.bits)
+
+
+def start_of(given: Any) -> Start:
+    """Where a group begins, as the doors say it: "earliest", "latest", {"offsets": …} or {"time_ns": …}."""
+    if given in (None, "earliest"):
+        return Start()
+    if given == "latest":
+        return Start(latest=True)
+    if isinstance(given, Mapping):
+        if isinstance(given.get("time_ns"), int):
+            return Start(time_ns=given["time_ns"])
+        offsets = given.get("offsets")
+        if isinstance(offsets, Mapping) and all(isinstance(offset, int) for offset in offsets.values()):
+            return Start(offsets={int(index): offset for index, offset in offsets.items()})
+    raise InvalidArgument(
+        f'a start of {given!r}: must be "earliest", "latest", {{"offsets": {{"0": 42}}}} or {{"time_ns": …}}'
+    )

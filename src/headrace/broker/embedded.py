@@ -1,0 +1,175 @@
+"""A broker inside the process: the ports of ``headrace.calls`` over a shard, without sockets.
+
+The sync port needs no event loop: the calling thread does the work and shares the sync with all others
+(``headrace.shard.threads``). The asyncio port lives in the loop that opened it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.batch import Batch
+from headrace.broker.administration import Administration
+from headrace.broker.broker import Broker
+from headrace.calls import LeasedBatch, Part, Settle, Settled
+from headrace.clock import Clock, SystemClock
+from headrace.config import TopicConfig
+from headrace.errors import Closed, HeadraceError, from_code
+from headrace.journal import DiskJournal, Journal, MemoryJournal
+from headrace.limits import PREFETCH_MAX
+from headrace.shard.core import Core, Done
+from headrace.shard.threads import ThreadHost
+
+if TYPE_CHECKING:
+    from headrace.delivery import Group
+
+__all__ = ["EmbeddedConsumer", "EmbeddedPort", "open_core", "open_port"]
+
+MEMORY = ":memory:"
+
+
+def open_core(
+    path: str | Path, *, clock: Clock | None = None, node_id: int = 1, journal: Journal | None = None
+) -> Core:
+    """The shard of a data directory, or of none (``":memory:"``)."""
+    if journal is None:
+        journal = MemoryJournal() if str(path) == MEMORY else DiskJournal.open(str(path))
+    try:
+        return Core(journal, clock or SystemClock(), node_id=node_id)
+    except BaseException:
+        journal.close()
+        raise
+
+
+def open_port(
+    path: str | Path,
+    *,
+    clock: Clock | None = None,
+    node_id: int = 1,
+    topic_defaults: TopicConfig | None = None,
+    auto_create: bool = True,
+) -> EmbeddedPort:
+    """Open a data directory for the threads of this process."""
+    clock = clock or SystemClock()
+    return EmbeddedPort(
+        Broker(open_core(path, clock=clock, node_id=node_id), topic_defaults=topic_defaults, auto_create=auto_create),
+        clock,
+    )
+
+
+class PendingPublish:
+    """A publish that is in the journal and perhaps not yet durable."""
+
+    __slots__ = ("_done", "_host")
+
+    def __init__(self, host: ThreadHost, done: Done) -> None:
+        self._host = host
+        self._done = done
+
+    def result(self, timeout: float | None = None) -> list[Part]:
+        if timeout is not None and self._done.position:
+            self._host.core.journal.wait_durable(self._done.position, timeout)
+        parts: list[Part] = self._host.finish(self._done)
+        return parts
+
+
+class EmbeddedPort:
+    """The broker as the threads of its own process see it."""
+
+    def __init__(self, broker: Broker, clock: Clock) -> None:
+        self.broker = broker
+        self.host = ThreadHost(broker.core, clock)
+        self.administration = Administration(broker)
+
+    def publish(self, namespace: str, topic: str, partition: int, batch: Batch) -> list[Part]:
+        parts: list[Part] = self.host.run(lambda: self.broker.publish(namespace, topic, partition, batch))
+        return parts
+
+    def publish_begin(self, namespace: str, topic: str, partition: int, batch: Batch) -> PendingPublish:
+        done = self.host.begin(lambda: self.broker.publish(namespace, topic, partition, batch))
+        return PendingPublish(self.host, done)
+
+    def consumer(
+        self,
+        namespace: str,
+        topic: str,
+        group: str,
+        *,
+        consumer: str,
+        lease_ns: int | None = None,
+        prefetch: int = 0,
+        options: Mapping[str, Any] | None = None,
+    ) -> EmbeddedConsumer:
+        gid = self.host.run(lambda: self.broker.join(namespace, topic, group, consumer, options))
+        return EmbeddedConsumer(self, namespace, gid, consumer, lease_ns, prefetch)
+
+    def settle(self, namespace: str, topic: str, group: str, order: Settle) -> Settled:
+        settled: Settled = self.host.run(lambda: self.broker.settle(namespace, topic, group, order))
+        return settled
+
+    def call(self, method: str, **arguments: Any) -> Any:
+        return self.host.run(lambda: self.administration.call(method, arguments))
+
+    def close(self) -> None:
+        self.host.close()
+
+
+class EmbeddedConsumer:
+    """A consumer that leases when it is asked; nothing lies around in between, so there is nothing to prefetch into."""
+
+    def __init__(
+        self, port: EmbeddedPort, namespace: str, gid: int, consumer: str, lease_ns: int | None, prefetch: int
+    ) -> None:
+        self._host = port.host
+        self._broker = port.broker
+        self._namespace = namespace
+        self._gid = gid
+        self._consumer = consumer
+        self._lease_ns = lease_ns
+        self._most = min(prefetch or PREFETCH_MAX, PREFETCH_MAX)
+        self._unconfirmed: list[Done] = []
+        self._refusal: HeadraceError | None = None
+        self._closed = False
+
+    def _group(self) -> Group:
+        group = self._broker.core.state.groups.get(self._gid)
+        if group is None:
+            raise Closed(f"the group of consumer {self._consumer!r} was deleted")
+        return group
+
+    def receive(self, most: int, wait_ns: int) -> list[LeasedBatch]:
+        most = min(most, self._most)
+        leased: list[LeasedBatch] = self._host.run_until(
+            lambda: self._broker.lease_from(self._group(), self._consumer, most, self._lease_ns), wait_ns
+        )
+        return leased
+
+    def settle(self, order: Settle) -> Settled:
+        settled: Settled = self._host.run(lambda: self._broker.settle_in(self._group(), self._namespace, order))
+        return settled
+
+    def settle_soon(self, order: Settle) -> None:
+        done = self._host.begin(lambda: self._broker.settle_in(self._group(), self._namespace, order))
+        self._unconfirmed = [done]  # positions only rise: the last one covers all
+        for refusal in done.reply.refused:
+            self._refusal = self._refusal or from_code(refusal.code, refusal.message)
+
+    def flush(self) -> None:
+        unconfirmed, self._unconfirmed = self._unconfirmed, []
+        for done in unconfirmed:
+            self._host.finish(done)
+        refusal, self._refusal = self._refusal, None
+        if refusal is not None:
+            raise refusal
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self.flush()
+        finally:
+            if self._gid in self._broker.core.state.groups:
+                self._host.run(lambda: self._broker.leave(self._gid, self._consumer))

@@ -1,0 +1,5 @@
+"""The host of state: takes commands, decides, appends, folds, and lets replies leave when they are durable."""
+
+from headrace.shard.core import Core, Done
+
+__all__ = ["Core", "Done"]

@@ -1,0 +1,212 @@
+"""A shard for an event loop: operations run at once, replies leave when they are durable.
+
+The loop's thread is the one owner of the core. An operation decides, appends and folds; its callback is put in line
+with the position it needs. Once a round of the loop the journal is told to commit: everything that came in meanwhile,
+from all connections, shares one sync, and the callbacks whose position it covers run in order. One timer wakes the
+shard for what is due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from headrace.errors import Closed, HeadraceError, Overloaded
+from headrace.limits import PENDING_REPLIES_MAX, UNDURABLE_BYTES_MAX
+from headrace.shard.core import Core, Done
+
+__all__ = ["LoopHost"]
+
+Callback = Callable[[Any], None]
+
+
+class LoopHost:
+    """Runs operations on a core inside an event loop. ``on_ready`` is told which groups may have something ready;
+    ``on_failure`` is told once when the storage has failed."""
+
+    def __init__(
+        self,
+        core: Core,
+        *,
+        on_ready: Callable[[set[int]], None] | None = None,
+        on_failure: Callable[[HeadraceError], None] | None = None,
+    ) -> None:
+        self.core = core
+        self.failure: HeadraceError | None = None
+        self._loop = asyncio.get_running_loop()
+        self._on_ready = on_ready
+        self._on_failure = on_failure
+        self._line: deque[tuple[int, Callback, Any]] = deque()
+        self._commit_planned = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ns = 0
+        self._saving: asyncio.Future[None] | None = None
+        self._closed = False
+        self._idle: asyncio.Event = asyncio.Event()
+        core.journal.on_durable(self._durable_elsewhere)
+        self._rearm()
+
+    # -- operations ------------------------------------------------------------------------------------------------
+
+    def then(self, operation: Callable[[], Done], callback: Callback) -> None:
+        """Do it now; call back with the reply (or the error, as a value) once it is durable."""
+        if self.failure is not None or self._closed:
+            callback(self.failure or Closed("the broker is closed"))
+            return
+        journal = self.core.journal
+        if (
+            len(self._line) >= PENDING_REPLIES_MAX
+            or journal.end_position - journal.durable_position > UNDURABLE_BYTES_MAX
+        ):
+            callback(Overloaded(f"{len(self._line)} calls wait for the disk; try again in a moment"))
+            self._plan_commit()
+            return
+        try:
+            reply, position = operation()
+        except HeadraceError as error:
+            if error.code == "storage_failed":
+                self._fail(error)
+            callback(error)
+            return
+        self._after(position, callback, reply)
+        self._settle_down()
+
+    async def run(self, operation: Callable[[], Done]) -> Any:
+        """Do it, and return the reply once it is durable; a refusal is raised."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self.then(operation, lambda reply: None if future.done() else future.set_result(reply))
+        reply = await future
+        if isinstance(reply, HeadraceError):
+            raise reply
+        return reply
+
+    def _after(self, position: int, callback: Callback, reply: Any) -> None:
+        if position <= self.core.journal.durable_position and not self._line:
+            callback(reply)
+            return
+        self._line.append((position, callback, reply))
+        self._plan_commit()
+
+    def _settle_down(self) -> None:
+        """After every operation: tell who may be served, and be woken in time."""
+        woken = self.core.woken
+        if woken:
+            self.core.woken = set()
+            if self._on_ready is not None:
+                self._on_ready(woken)
+        self._rearm()
+
+    # -- commits ---------------------------------------------------------------------------------------------------
+
+    def _plan_commit(self) -> None:
+        if not self._commit_planned:
+            self._commit_planned = True
+            self._loop.call_soon(self._commit)
+
+    def _commit(self) -> None:
+        self._commit_planned = False
+        if self._closed or self.failure is not None:
+            return
+        try:
+            self.core.journal.commit_soon()
+        except HeadraceError as error:
+            self._fail(error)
+
+    def _durable_elsewhere(self, position: int, error: HeadraceError | None) -> None:
+        """Called in the thread that committed."""
+        try:
+            self._loop.call_soon_threadsafe(self._durable, error)
+        except RuntimeError:
+            return  # the loop is gone: whoever waited is too
+
+    def _durable(self, error: HeadraceError | None) -> None:
+        if error is not None:
+            self._fail(error)
+            return
+        durable = self.core.journal.durable_position
+        line = self._line
+        while line and line[0][0] <= durable:
+            _, callback, reply = line.popleft()
+            callback(reply)
+        if line:
+            self._plan_commit()
+        else:
+            self._idle.set()
+        if self.core.snapshot_due() and self._saving is None and not self._closed:
+            self._save_snapshot()
+
+    def _fail(self, error: HeadraceError) -> None:
+        if self.failure is not None:
+            return
+        self.failure = error
+        line, self._line = self._line, deque()
+        for _, callback, _ in line:
+            callback(error)
+        self._idle.set()
+        if self._on_failure is not None:
+            self._on_failure(error)
+
+    # -- time ------------------------------------------------------------------------------------------------------
+
+    def _rearm(self) -> None:
+        wake_ns = self.core.state.wake_at_ns()
+        if wake_ns is None or (self._timer is not None and self._timer_ns <= wake_ns):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ns = wake_ns
+        delay_ns = max(0, wake_ns - self.core.clock.now_ns())
+        self._timer = self._loop.call_later(delay_ns / 1e9, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        if self._closed or self.failure is not None:
+            return
+        try:
+            self.core.tick()
+        except HeadraceError as error:
+            self._fail(error)
+            return
+        journal = self.core.journal
+        if journal.end_position != journal.durable_position:
+            self._plan_commit()
+        self._settle_down()
+
+    # -- snapshots and the end -------------------------------------------------------------------------------------
+
+    def _save_snapshot(self) -> None:
+        position, data = self.core.take_snapshot()
+        self._saving = self._loop.run_in_executor(None, self._write_snapshot, position, data)
+        self._saving.add_done_callback(self._snapshot_saved)
+
+    def _write_snapshot(self, position: int, data: bytes) -> None:
+        journal = self.core.journal
+        journal.wait_durable(position)
+        journal.save_snapshot(position, data)
+
+    def _snapshot_saved(self, saving: asyncio.Future[None]) -> None:
+        self._saving = None
+        error = None if saving.cancelled() else saving.exception()
+        if isinstance(error, HeadraceError):
+            self._fail(error)
+
+    async def drain(self) -> None:
+        """Wait until every reply has left."""
+        while self._line and self.failure is None:
+            self._idle.clear()
+            self._plan_commit()
+            await self._idle.wait()
+
+    async def close(self) -> None:
+        """Drain, then let go of the journal."""
+        if self._closed:
+            return
+        await self.drain()
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._saving is not None:
+            await asyncio.wait([self._saving])
+        await self._loop.run_in_executor(None, self.core.journal.close)

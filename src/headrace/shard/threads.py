@@ -1,0 +1,125 @@
+"""A shard for plain threads: a lock around the core, the sync outside it.
+
+Whoever calls does the work in its own thread: decide, append and fold under the lock, then waits for the sync without
+it, so that many threads share one. Nothing runs in the background; what is due is done when somebody calls, and a
+thread that waits for messages wakes up for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Condition
+from typing import Any, TypeVar
+
+from headrace.clock import Clock
+from headrace.errors import Closed, HeadraceError
+from headrace.limits import UNDURABLE_BYTES_MAX
+from headrace.shard.core import Core, Done
+
+__all__ = ["ThreadHost"]
+
+_T = TypeVar("_T")
+_NAP_MAX_NS = 3_600 * 1_000_000_000
+
+
+class ThreadHost:
+    """Runs operations on a core for any number of threads."""
+
+    def __init__(self, core: Core, clock: Clock) -> None:
+        self.core = core
+        self._clock = clock
+        self._ready = Condition()
+        self._waiting = 0
+        self._closed = False
+        self._saving = False
+
+    def run(self, operation: Callable[[], Done]) -> Any:
+        """Do it, wait until it is durable, return its reply; a refusal is raised."""
+        return self.finish(self.begin(operation))
+
+    def begin(self, operation: Callable[[], Done]) -> Done:
+        """Do it, without waiting."""
+        journal = self.core.journal
+        if journal.end_position - journal.durable_position > UNDURABLE_BYTES_MAX:
+            journal.wait_durable(journal.end_position)
+        with self._ready:
+            self._check_open()
+            done = operation()
+            self._notify()
+        return done
+
+    def finish(self, done: Done) -> Any:
+        """Wait until what ``begin`` did is durable."""
+        reply, position = done
+        if position:
+            self.core.journal.wait_durable(position)
+        if isinstance(reply, HeadraceError):
+            raise reply
+        if self.core.snapshot_due():
+            self._save_snapshot()
+        return reply
+
+    def run_until(self, operation: Callable[[], Done], wait_ns: int) -> Any:
+        """Repeat an operation until its reply is not empty or ``wait_ns`` have passed."""
+        deadline_ns = self._clock.monotonic_ns() + wait_ns
+        while True:
+            with self._ready:
+                self._check_open()
+                done = operation()
+                self._notify()
+                if not done.reply and wait_ns > 0:
+                    left_ns = deadline_ns - self._clock.monotonic_ns()
+                    if left_ns > 0:
+                        self._nap(left_ns)
+                        continue
+            return self.finish(done)
+
+    def _nap(self, left_ns: int) -> None:
+        """Sleep until somebody made something ready, or something is due."""
+        wake_ns = self.core.state.wake_at_ns()
+        if wake_ns is not None:
+            left_ns = min(left_ns, max(wake_ns - self.core.clock.now_ns(), 0) + 1_000_000)
+        self._waiting += 1
+        try:
+            self._ready.wait(min(left_ns, _NAP_MAX_NS) / 1e9)
+        finally:
+            self._waiting -= 1
+
+    def _notify(self) -> None:
+        woken = self.core.woken
+        if woken:
+            woken.clear()
+            if self._waiting:
+                self._ready.notify_all()
+
+    def look(self, question: Callable[[Core], _T]) -> _T:
+        """Ask the state something that changes nothing."""
+        with self._ready:
+            self._check_open()
+            self.core.tick()
+            return question(self.core)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("the broker is closed; open it again")
+
+    def _save_snapshot(self) -> None:
+        with self._ready:
+            if self._saving or self._closed or not self.core.snapshot_due():
+                return
+            self._saving = True
+            position, data = self.core.take_snapshot()
+        try:
+            self.core.journal.wait_durable(position)
+            self.core.journal.save_snapshot(position, data)
+        finally:
+            self._saving = False
+
+    def close(self) -> None:
+        """Make everything durable and let go of the journal."""
+        with self._ready:
+            if self._closed:
+                return
+            self._closed = True
+            self._ready.notify_all()
+        self.core.journal.close()
