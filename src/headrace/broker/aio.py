@@ -233,8 +233,8 @@ class LoopBroker:
             shares = {name: s.credit_left for name, s in hungry.items()}
         else:
             ready = sum(backlog.ready_count for backlog in group.backlogs.values())
-            credits = {name: s.credit_left for name, s in hungry.items()}
-            shares = share_credit(credits, ready, group.policy.push, self._turn, self._busy(group))
+            room = {name: s.credit_left for name, s in hungry.items()}
+            shares = share_credit(room, ready, group.policy.push, self._turn, self._busy(group))
         more = False
         for name, share in shares.items():
             subscription = hungry[name]
