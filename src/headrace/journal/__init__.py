@@ -5,14 +5,18 @@ from headrace.journal.disk import DiskJournal
 from headrace.journal.files import FileLayer, RealFiles
 from headrace.journal.frame import Frame
 from headrace.journal.memory import MemoryJournal
+from headrace.journal.salvage import Finding, salvage, verify
 
 __all__ = [
     "DiskJournal",
     "FileLayer",
+    "Finding",
     "Frame",
     "Journal",
     "JournalFile",
     "JournalStats",
     "MemoryJournal",
     "RealFiles",
+    "salvage",
+    "verify",
 ]

@@ -89,7 +89,7 @@ class Journal(Protocol):
 
     def on_durable(self, callback: Callable[[int, HeadraceError | None], None]) -> None:
         """Call back after each commit with the durable position, and with the error once the journal has failed. It is
-        called in the thread that committed and must not block."""
+        called in the thread that committed and must neither block nor call the journal."""
         ...
 
     def read(self, from_position: int | None = None) -> Iterator[Frame]:

@@ -84,12 +84,14 @@ def scan_frames(
             raise damage(path, first_position, position, "the frame reaches beyond the end of the file's durable part")
 
 
-def find_end(read: Callable[[int, int], bytes], seed: int, first_position: int, size_bytes: int) -> End:
-    """Walk a file from its first frame to the first invalid one."""
+def find_end(
+    read: Callable[[int, int], bytes], seed: int, first_position: int, size_bytes: int, start: int | None = None
+) -> End:
+    """Walk a file from its first frame, or from ``start``, to the first invalid one."""
     head_at, overhead, residue = FRAME_HEAD.unpack_from, FRAME_OVERHEAD_BYTES, CRC_RESIDUE
     mask, commit = POSITION_MASK, KIND_COMMIT << KIND_SHIFT
     stop = first_position + size_bytes
-    position = first_position + FILE_HEADER_BYTES
+    position = first_position + FILE_HEADER_BYTES if start is None else start
     last_commit = -1
     want = JOURNAL_SCAN_BYTES
     while position < stop:
