@@ -251,3 +251,41 @@ READ_BYTES_MAX: Final = 4 * MIB
 """Of one answer to a read of the log; the caller goes on from where it ends."""
 READ_BATCHES_MAX: Final = 1_000
 """Batches in one answer to a read of the log."""
+
+# -- client -----------------------------------------------------------------------------------------------------------
+CLIENT_BATCH_BYTES: Final = 4 * MIB
+"""Values of one batch that a client makes: half the default frame, so that every server takes it."""
+CLIENT_PREFETCH_DEFAULT: Final = 16
+"""Messages a loop over a consumer holds at a time: hides a round trip, and keeps few from other consumers."""
+CLIENT_SETTLE_LINGER_NS: Final = 10 * MILLISECOND_NS
+"""How long a single ack may wait for others to travel with."""
+CLIENT_SETTLE_PENDING_MAX: Final = 1_000
+"""Acks gathered before they are sent in any case."""
+CLIENT_ROUND_NS: Final = SECOND_NS
+"""One wait for messages inside a longer one, so that a close or a signal is noticed."""
+CLIENT_PUBLISHER_LINGER_NS: Final = MILLISECOND_NS
+"""How long a pipelined publish may wait for others, when nothing else is under way."""
+CLIENT_PUBLISHER_MESSAGES_MAX: Final = 20_000
+"""Pipelined publishes not yet confirmed; beyond it the publisher waits."""
+CLIENT_PUBLISHER_BYTES_MAX: Final = 32 * MIB
+"""Their values together."""
+CLIENT_WINDOW: Final = 8
+"""Batches of one publish_many or publisher under way at a time: fills the wire while the disk syncs."""
+CLIENT_PRODUCER_WINDOW: Final = 24
+"""Batches of one producer id under way; below PRODUCER_BATCHES_KEPT, so that each can still be repeated."""
+CLIENT_CONNECT_TIMEOUT_NS: Final = 10 * SECOND_NS
+"""For the first connection; a name that does not resolve or a closed port should be told soon."""
+CLIENT_RECONNECT_NS: Final = 50 * MILLISECOND_NS
+"""The first pause before connecting again; it doubles."""
+CLIENT_RECONNECT_NS_MAX: Final = 2 * SECOND_NS
+"""The longest pause before connecting again."""
+CLIENT_OUTAGE_NS_MAX: Final = 120 * SECOND_NS
+"""How long requests wait for a server that is gone before they fail."""
+CLIENT_WORKER_STOP_NS: Final = 30 * SECOND_NS
+"""What handlers under way get when a worker is asked to stop."""
+
+# -- log --------------------------------------------------------------------------------------------------------------
+INDEX_EXACT_ENTRIES: Final = 8_192
+"""Newest batches of a partition with an index entry of their own; older ones share one a stride."""
+INDEX_STRIDE_BYTES: Final = 16 * KIB
+"""Journal between two old index entries: reading that much finds any batch in a fraction of a millisecond."""

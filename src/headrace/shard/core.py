@@ -35,12 +35,9 @@ from headrace.delivery import (
 from headrace.errors import Corrupt, HeadraceError
 from headrace.journal import Frame, Journal
 from headrace.limits import HOT_TAIL_BYTES, SNAPSHOT_EVERY_BYTES, TICK_WORK_MAX
-from headrace.log import HotTail, PartitionLog
+from headrace.log import FACTS, HotTail, JournalFrames, PartitionLog
 
 __all__ = ["FACTS", "Core", "Done"]
-
-FACTS: Final = 1
-"""The kind of journal frames that hold facts."""
 
 _READY_MAKERS: Final = (d.Due, d.Released, d.Retried, d.BackoffEnded, d.Sought, d.Resumed, d.KeyFreed, d.GroupCreated)
 _PUBLISHERS: Final = (d.Publish, d.Redrive)
@@ -82,6 +79,7 @@ class Core:
         "_publish_position",
         "_snapshot_position",
         "clock",
+        "frames",
         "journal",
         "logs",
         "node_id",
@@ -100,6 +98,7 @@ class Core:
         hot_tail_bytes: int = HOT_TAIL_BYTES,
     ) -> None:
         self.journal = journal
+        self.frames = JournalFrames(journal)
         self.node_id = node_id
         self.tail = HotTail(hot_tail_bytes)
         self.logs: dict[int, PartitionLog] = {}
@@ -214,15 +213,12 @@ class Core:
     # -- contents ------------------------------------------------------------------------------------------------
 
     def _new_log(self, pid: int) -> PartitionLog:
-        log = self.logs[pid] = PartitionLog(pid, self._batches_of_frame, self.tail)
+        log = self.logs[pid] = PartitionLog(pid, self.frames, self.tail)
         return log
 
     def log(self, pid: int) -> PartitionLog:
         """The log of a partition (an empty one where nothing was ever published)."""
         return self.logs.get(pid) or self._new_log(pid)
-
-    def _batches_of_frame(self, position: int) -> list[Batch]:
-        return d.decode_facts(self.journal.read_frame(position).body)[1]
 
     def _contents(self, places: Sequence[tuple[int, int]]) -> dict[tuple[int, int], Message]:
         """The messages at these places; those whose log is gone are missing."""
@@ -286,8 +282,8 @@ class Core:
             except msgspec.MsgspecError as error:
                 raise Corrupt(f"the snapshot at position {start} cannot be read: {error}") from error
             self.state = restore(state, self.node_id)
-            for pid, end, *columns in logs:
-                self._new_log(pid).load(end, *columns)
+            for pid, *index in logs:
+                self._new_log(pid).load(*index)
             self._snapshot_position = start
         enabled = gc.isenabled()
         gc.disable()  # a fold makes millions of small lasting objects and no rubbish worth looking for
