@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+import msgspec
 from pyroaring import BitMap64
 
 from headrace.delivery.due import DueTimes
@@ -60,24 +61,19 @@ class Try:
         return [self.attempts, self.first_ns, self.last_ns, self.consumer, self.error, self.due_ms]
 
 
-class Lease:
+class Lease(msgspec.Struct):
     """One grant: what is left of it. ``first, count`` describe a run; ``bits`` takes over once it has holes."""
 
-    __slots__ = ("at_ns", "backlog", "bits", "bucket", "consumer", "count", "deadline_ns", "first", "later", "lease_id")
-
-    def __init__(
-        self, backlog: Backlog, lease_id: int, consumer: str, span: Span, at_ns: int, deadline_ns: int
-    ) -> None:
-        self.backlog = backlog
-        self.lease_id = lease_id
-        self.consumer = consumer
-        self.first = span.first
-        self.count = span.count
-        self.bits = span.bits
-        self.at_ns = at_ns
-        self.deadline_ns = deadline_ns
-        self.later: dict[int, int] | None = None  # offset -> deadline, of those extended on their own
-        self.bucket = 0
+    backlog: Backlog
+    lease_id: int
+    consumer: str
+    first: int
+    count: int
+    bits: BitMap64 | None
+    at_ns: int
+    deadline_ns: int
+    later: dict[int, int] | None = None  # offset -> deadline, of those extended on their own
+    bucket: int = 0
 
     def span(self) -> Span:
         return Span(self.first, self.count, self.bits)
@@ -276,7 +272,7 @@ class Backlog:
         return lane
 
     def lane_of(self, offset: int) -> Lane:
-        if self.group.policy.fifo:
+        if not self.partition.mixed or self.group.policy.fifo:
             return self.lane(NORMAL)
         return self.lane(self.partition.priority_of(offset))
 
@@ -545,7 +541,7 @@ class Backlog:
         if self.rank or not self.indexed:
             self._take_any(span)
         elif lane >= 0:
-            subtract(self.lanes[lane].main, span)  # type: ignore[union-attr]
+            self.lanes[lane].remove_known(span)  # type: ignore[union-attr]
         else:
             for each in self.lanes:
                 if each:

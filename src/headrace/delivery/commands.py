@@ -7,7 +7,6 @@ An expected refusal is a reply, an instance of ``HeadraceError``, never an excep
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -77,61 +76,52 @@ class Start(msgspec.Struct, frozen=True):
 EARLIEST = Start()
 
 
-@dataclass(slots=True)
-class CreateTopic:
+class CreateTopic(msgspec.Struct):
     namespace: str
     name: str
     settings: TopicConfig
 
 
-@dataclass(slots=True)
-class ChangeTopic:
+class ChangeTopic(msgspec.Struct):
     tid: int
     settings: TopicConfig
 
 
-@dataclass(slots=True)
-class DeleteTopic:
+class DeleteTopic(msgspec.Struct):
     tid: int
 
 
-@dataclass(slots=True)
-class CreateGroup:
+class CreateGroup(msgspec.Struct):
     tid: int
     name: str
-    settings: GroupConfig = field(default_factory=GroupConfig)
+    settings: GroupConfig = msgspec.field(default_factory=GroupConfig)
     durable: bool = True
     start: Start = EARLIEST
     filtered: Mapping[int, Span] | None = None  # pid -> what the filter keeps out of what is there already
 
 
-@dataclass(slots=True)
-class ChangeGroup:
+class ChangeGroup(msgspec.Struct):
     gid: int
     settings: GroupConfig
 
 
-@dataclass(slots=True)
-class DeleteGroup:
+class DeleteGroup(msgspec.Struct):
     gid: int
 
 
-@dataclass(slots=True)
-class Publish:
+class Publish(msgspec.Struct):
     pid: int
     batch: Batch
 
 
-@dataclass(slots=True)
-class LeaseUpTo:
+class LeaseUpTo(msgspec.Struct):
     gid: int
     consumer: str
     most: int
     lease_ns: int | None = None
 
 
-@dataclass(slots=True)
-class SettleMany:
+class SettleMany(msgspec.Struct):
     """Any mix; with ``publish`` or ``cancel`` it is all or nothing, without them each receipt stands for itself."""
 
     gid: int
@@ -144,15 +134,13 @@ class SettleMany:
     cancel: Sequence[tuple[int, Span]] = ()
 
 
-@dataclass(slots=True)
-class Tick:
+class Tick(msgspec.Struct):
     """Do what is due, up to ``most`` things."""
 
     most: int
 
 
-@dataclass(slots=True)
-class Death:
+class Death(msgspec.Struct):
     """A message that is about to die; it stays leased until it is buried."""
 
     gid: int
@@ -163,23 +151,22 @@ class Death:
     error: str
 
 
-@dataclass(slots=True)
-class Bury:
+class Bury(msgspec.Struct):
     """Make deaths final. ``contents``: the messages, for the dead letters; one that is missing dies without a copy."""
 
     deaths: Sequence[Death]
     contents: Mapping[tuple[int, int], Message]
-    ends: Mapping[int, int] = field(default_factory=dict)  # of partitions that the same frame has published into
+    ends: Mapping[int, int] = msgspec.field(
+        default_factory=dict
+    )  # of partitions that the same frame has published into
 
 
-@dataclass(slots=True)
-class Join:
+class Join(msgspec.Struct):
     gid: int
     consumer: str
 
 
-@dataclass(slots=True)
-class Leave:
+class Leave(msgspec.Struct):
     """A consumer is gone; ``clean``: it said so, and gives back what it has uncounted."""
 
     gid: int
@@ -187,8 +174,7 @@ class Leave:
     clean: bool = True
 
 
-@dataclass(slots=True)
-class Seek:
+class Seek(msgspec.Struct):
     gid: int
     start: Start
     stops: Mapping[int, int] | None = None  # partition index -> first offset not to deliver
@@ -196,43 +182,37 @@ class Seek:
     filtered: Mapping[int, Span] | None = None
 
 
-@dataclass(slots=True)
-class PauseGroup:
+class PauseGroup(msgspec.Struct):
     gid: int
     by: str
     why: str
     until_ns: int = 0
 
 
-@dataclass(slots=True)
-class ResumeGroup:
+class ResumeGroup(msgspec.Struct):
     gid: int
     by: str
 
 
-@dataclass(slots=True)
-class Purge:
+class Purge(msgspec.Struct):
     """Drop everything unsettled and not leased, of one group or (gid -1) of the topic."""
 
     tid: int
     gid: int = -1
 
 
-@dataclass(slots=True)
-class Cancel:
+class Cancel(msgspec.Struct):
     pid: int
     span: Span
 
 
-@dataclass(slots=True)
-class Move:
+class Move(msgspec.Struct):
     pid: int
     span: Span
     due_ns: int
 
 
-@dataclass(slots=True)
-class Redrive:
+class Redrive(msgspec.Struct):
     """Send dead letters back to work: to the group they died in, or to the topic ``tid`` for every group."""
 
     pid: int
@@ -241,15 +221,13 @@ class Redrive:
     tid: int | None = None
 
 
-@dataclass(slots=True)
-class FreeKey:
+class FreeKey(msgspec.Struct):
     gid: int
     pid: int
     key_hash: int
 
 
-@dataclass(slots=True)
-class Trim:
+class Trim(msgspec.Struct):
     pid: int
     start: int
 
@@ -308,30 +286,18 @@ class SettleDone(msgspec.Struct, frozen=True, gc=False):
     cancelled: int = 0
 
 
-class Outcome:
+class Outcome(msgspec.Struct):
     """What a command brings about. ``facts`` and ``batches`` go into one frame; ``deaths`` must be buried in the same
     frame. Before it can be decided a command may want to know: ``needs``, the contents of messages; ``needs_columns``,
     the keys of a stretch (pid, first, end) that was let go of; ``needs_scan``, what of stretches a filter keeps out."""
 
-    __slots__ = ("batches", "deaths", "facts", "needs", "needs_columns", "needs_scan", "reply")
-
-    def __init__(
-        self,
-        facts: list[Fact],
-        reply: Any = None,
-        batches: Sequence[Batch] = (),
-        deaths: Sequence[Death] = (),
-        needs: Sequence[tuple[int, int]] = (),
-        needs_columns: tuple[int, int, int] | None = None,
-        needs_scan: Sequence[tuple[int, int, int]] = (),
-    ) -> None:
-        self.facts = facts
-        self.reply = reply
-        self.batches = batches
-        self.deaths = deaths
-        self.needs = needs
-        self.needs_columns = needs_columns
-        self.needs_scan = needs_scan
+    facts: list[Fact]
+    reply: Any = None
+    batches: Sequence[Batch] = ()
+    deaths: Sequence[Death] = ()
+    needs: Sequence[tuple[int, int]] = ()
+    needs_columns: tuple[int, int, int] | None = None
+    needs_scan: Sequence[tuple[int, int, int]] = ()
 
 
 def refuse(error: HeadraceError) -> Outcome:

@@ -29,7 +29,7 @@ from headrace.delivery.state import (
 from headrace.delivery.topic import Group, Pause, Topic
 from headrace.limits import MEMBER_SILENCE_NS
 
-__all__ = ["evolve", "evolve_published"]
+__all__ = ["FOLD", "evolve", "evolve_published"]
 
 
 def evolve(state: State, fact: f.Fact, batch: Batch | None = None) -> None:
@@ -37,7 +37,7 @@ def evolve(state: State, fact: f.Fact, batch: Batch | None = None) -> None:
     if type(fact) is f.Published:
         evolve_published(state, fact, batch)  # type: ignore[arg-type]
     else:
-        _FOLD[type(fact)](state, fact)
+        FOLD[type(fact)](state, fact)
 
 
 # -- topics and groups -----------------------------------------------------------------------------------------------
@@ -268,7 +268,9 @@ def _leased(state: State, fact: f.Leased) -> None:
     backlog = group.backlogs[fact.pid]
     span = Span(fact.first, fact.count) if not fact.bits else fact.span()
     backlog.take(span, fact.lane)
-    lease = Lease(backlog, fact.lease_id, fact.consumer, span, fact.at_ns, fact.deadline_ns)
+    lease = Lease(
+        backlog, fact.lease_id, fact.consumer, span.first, span.count, span.bits, fact.at_ns, fact.deadline_ns
+    )
     backlog.leases[fact.lease_id] = lease
     state.leases[fact.lease_id] = lease
     state.watch(lease)
@@ -509,7 +511,7 @@ def _key_freed(state: State, fact: f.KeyFreed) -> None:
     state.now_ns = max(state.now_ns, fact.at_ns)
 
 
-_FOLD: dict[type[Any], Callable[[State, Any], None]] = {
+FOLD: dict[type[Any], Callable[[State, Any], None]] = {
     f.TopicCreated: _topic_created,
     f.TopicChanged: _topic_changed,
     f.TopicDeleted: _topic_deleted,

@@ -86,8 +86,9 @@ class Lane:
         if not self.front and not self.late:
             if not main:
                 return EMPTY
-            first = main.next_set_bit(self._hint)
-            self._hint = first
+            first = self._hint
+            if first not in main:
+                first = self._hint = main.next_set_bit(first)
             if most == 1 or main.contains_range(first, first + most):
                 return Span(first, most)
             return span_of(main[:most])
@@ -160,9 +161,11 @@ class Lane:
             self._settle_late()
         return span_of(found)
 
-    def remove_run(self, span: Span) -> None:
+    def remove_known(self, span: Span) -> None:
         """Take out a span known to be wholly in main."""
         subtract(self.main, span)
+        if span.first == self._hint and span.bits is None:
+            self._hint += span.count
 
     def _settle_late(self) -> None:
         late, here = self.late, self.late_set

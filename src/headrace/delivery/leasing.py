@@ -14,6 +14,7 @@ from headrace.delivery.backlog import Backlog
 from headrace.delivery.commands import Grant, LeaseUpTo, Outcome, refuse
 from headrace.delivery.lanes import Lane
 from headrace.delivery.members import assignment, heard_of
+from headrace.delivery.offsets import Span
 from headrace.delivery.state import MS_NS, State
 from headrace.delivery.topic import Group
 from headrace.errors import InvalidArgument, UnknownGroup
@@ -36,6 +37,8 @@ def decide_lease(state: State, command: LeaseUpTo, now_ns: int) -> Outcome:
         return refuse(InvalidArgument(f"a consumer name of {len(command.consumer)} characters: at most 255"))
     if group.pause is not None:
         return Outcome([], [])
+    if policy.plain and len(group.backlogs) == 1:
+        return _lease_plain(state, group, command, now_ns, now_ns + lease_ns)
     most = min(command.most, LEASE_MESSAGES_MAX, policy.max_in_flight - group.leased_count)
     if policy.concurrency:
         most = min(most, policy.concurrency - group.leased_count)
@@ -66,34 +69,60 @@ def decide_lease(state: State, command: LeaseUpTo, now_ns: int) -> Outcome:
         span = lane.peek(min(share, most), backlog.partition.first_after)
         if not span.count:
             continue
-        pid = backlog.partition.pid
-        bits = b"" if span.bits is None else span.bits.serialize()
-        facts.append(
-            f.Leased(
-                group.gid,
-                pid,
-                lease_id,
-                command.consumer,
-                span.first,
-                span.count,
-                bits,
-                now_ns,
-                deadline_ns,
-                lane_number,
-            )
-        )
+        fact, grant = _granted(backlog, span, lane_number, lease_id, command.consumer, now_ns, deadline_ns)
+        facts.append(fact)
+        grants.append(grant)
         if policy.auto_ack:
-            facts.append(f.Acked(group.gid, pid, lease_id, span.first, span.count, bits, now_ns))
-        attempts = _NO_ATTEMPTS
-        if backlog.tries:
-            tries = backlog.tries
-            attempts = {offset: tries[offset].attempts + 1 for offset in span if offset in tries}
-        grants.append(Grant(pid, lease_id, span, deadline_ns, attempts))
+            facts.append(f.Acked(group.gid, fact.pid, lease_id, span.first, span.count, fact.bits, now_ns))
         lease_id += 1
         most -= span.count
         if most <= 0:
             break
     return Outcome(facts, grants)
+
+
+def _lease_plain(state: State, group: Group, command: LeaseUpTo, now_ns: int, deadline_ns: int) -> Outcome:
+    """One partition and nothing in the way: what most groups are."""
+    (backlog,) = group.backlogs.values()
+    most = min(command.most, LEASE_MESSAGES_MAX, group.policy.max_in_flight - backlog.leased_count)
+    if most <= 0:
+        return Outcome([], [])
+    if not backlog.indexed or backlog.fresh:
+        missing = _look(backlog, most)
+        if missing is not None:
+            return Outcome([], None, needs_columns=missing)
+    facts: list[f.Fact] = []
+    grants: list[Grant] = []
+    lease_id = state.next_lease_id
+    for number, lane in enumerate(backlog.lanes):
+        if lane is None:
+            continue
+        span = lane.peek(most, backlog.partition.first_after)
+        if not span.count:
+            continue
+        fact, grant = _granted(backlog, span, number, lease_id, command.consumer, now_ns, deadline_ns)
+        facts.append(fact)
+        grants.append(grant)
+        most -= span.count
+        if most <= 0:
+            break
+        lease_id += 1
+    return Outcome(facts, grants)
+
+
+def _granted(
+    backlog: Backlog, span: Span, lane: int, lease_id: int, consumer: str, now_ns: int, deadline_ns: int
+) -> tuple[f.Leased, Grant]:
+    pid = backlog.partition.pid
+    bits = b"" if span.bits is None else span.bits.serialize()
+    attempts = _NO_ATTEMPTS
+    if backlog.tries:
+        tries = backlog.tries
+        attempts = {offset: tries[offset].attempts + 1 for offset in span if offset in tries}
+    return (
+        f.Leased(backlog.group.gid, pid, lease_id, consumer, span.first, span.count, bits, now_ns, deadline_ns, lane),
+        Grant(pid, lease_id, span, deadline_ns, attempts),
+    )
 
 
 def _absurd(command: LeaseUpTo, lease_ns: int, max_lease_ns: int) -> InvalidArgument:

@@ -56,6 +56,7 @@ class Seen(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 class Partition:
     __slots__ = (
+        "_bases",
         "_lapsed_to",
         "columns",
         "columns_from",
@@ -89,6 +90,7 @@ class Partition:
         self.mark_offsets: array[int] = array("Q")
         self.mark_ms: array[int] = array("Q")
         self.columns: list[Column] = []
+        self._bases: list[int] = []  # of the columns, to search in
         self.columns_from = 0  # offsets below have no columns in memory: they are loaded when a group seeks back
         self.mixed = False  # several priorities: key order needs every key known before leasing
         self.scheduled = BitMap64()
@@ -129,9 +131,13 @@ class Partition:
     def add_column(self, batch: Batch) -> None:
         keys, priorities = batch.key_hashes(), batch.priorities()
         if keys is not None or priorities is not None:
-            self.columns.append(Column(batch.base_offset, batch.base_offset + batch.count, keys, priorities))
+            self.put_column(Column(batch.base_offset, batch.base_offset + batch.count, keys, priorities))
             if priorities is not None and not self.mixed:
                 self.mixed = priorities.count(NORMAL) != len(priorities)
+
+    def put_column(self, column: Column) -> None:
+        self.columns.append(column)
+        self._bases.append(column.base)
 
     def _schedule(self, batch: Batch, base: int) -> None:
         delivers, expires = batch.deliver_ats(), batch.expires_ats()
@@ -158,7 +164,7 @@ class Partition:
     # -- questions ------------------------------------------------------------------------------------------------
 
     def column_of(self, offset: int) -> Column | None:
-        i = bisect_right(self.columns, offset, key=_base_of) - 1
+        i = bisect_right(self._bases, offset) - 1
         if i < 0 or offset >= self.columns[i].end:
             return None
         return self.columns[i]
@@ -210,11 +216,12 @@ class Partition:
 
     def reload_columns(self, first: int, batches: Sequence[Batch]) -> None:
         """Take the columns of a stretch back in, from ``first`` to where they begin now."""
-        here, self.columns = self.columns, []
+        here, self.columns, self._bases = self.columns, [], []
         for batch in batches:
             if not here or batch.base_offset < here[0].base:
                 self.add_column(batch)
-        self.columns += here
+        for column in here:
+            self.put_column(column)
         self.columns_from = first
 
     def trim_columns(self, below: int) -> None:
@@ -224,6 +231,7 @@ class Partition:
             i += 1
         if i:
             del self.columns[:i]
+            del self._bases[:i]
             self.mixed = self.mixed and bool(self.columns)
         self.columns_from = max(self.columns_from, below)
 
@@ -237,7 +245,3 @@ class Partition:
         self.trim_columns(start)
         for bits in (self.special, self.lapsed, self.gone, self.private):
             bits.remove_range(0, start)
-
-
-def _base_of(column: Column) -> int:
-    return column.base

@@ -29,6 +29,7 @@ class Policy(msgspec.Struct, frozen=True):
     rate: float
     concurrency: int
     push: Push
+    plain: bool  # any ready message may go to any consumer, and no limit but max_in_flight stands in the way
 
     @property
     def keyed(self) -> bool:
@@ -57,6 +58,8 @@ def policy_of(topic: TopicConfig, topic_name: str, group: GroupConfig) -> Policy
         rate=group.rate,
         concurrency=group.concurrency,
         push=own.push,
+        plain=own.ordering in ("none", "key")
+        and not (own.aging_ns or group.auto_ack or group.rate or group.concurrency),
     )
 
 

@@ -148,7 +148,7 @@ def _restore_partition(state: State, topic: Topic, plain: list[Any]) -> None:
         if keys is not None:
             hashes = array("Q")
             hashes.frombytes(keys)
-        partition.columns.append(Column(base, column_end, hashes, priorities))
+        partition.put_column(Column(base, column_end, hashes, priorities))
     partition.columns_from, partition.mixed = columns_from, mixed
     partition.scheduled = BitMap64.deserialize(scheduled)
     partition.schedule = _restore_due(schedule)
@@ -250,7 +250,8 @@ def _restore_backlog(state: State, group: Group, plain: list[Any]) -> None:
     backlog.held_keys = set(held_keys)
     for each in leases:
         lease_id, consumer, first, count, bits, at_ns, deadline_ns, later = each
-        lease = Lease(backlog, lease_id, consumer, unpack(first, count, bits), at_ns, deadline_ns)
+        held = unpack(first, count, bits)
+        lease = Lease(backlog, lease_id, consumer, held.first, held.count, held.bits, at_ns, deadline_ns)
         lease.later = dict(later) if later else None
         backlog.leases[lease_id] = lease
         backlog.leased_count += lease.count

@@ -19,6 +19,7 @@ __all__ = ["BACKOFFS", "HANDOVERS", "LIFETIMES", "MEMBERS", "OUTLIVING", "PAUSES
 
 MS_NS = 1_000_000
 BUCKET_NS = 8 * MS_NS
+FOREVER_NS = 1 << 62
 
 # What an alarm is about; with a partition's, backlog's or group's number it names its source.
 SCHEDULE, LIFETIMES, OUTLIVING, BACKOFFS, PAUSES, HANDOVERS, MEMBERS = range(7)
@@ -35,6 +36,7 @@ class State:
         "groups",
         "last_id",
         "leases",
+        "look_at_ns",
         "next_gid",
         "next_lease_id",
         "next_pid",
@@ -58,6 +60,7 @@ class State:
         self.alarms: list[tuple[int, int, int, int]] = []
         self.armed: dict[tuple[int, int, int], int] = {}
         self.expiries: dict[int, dict[int, Lease]] = {}
+        self.look_at_ns = FOREVER_NS  # nothing is due before this; looked at anew by ``wake_at_ns``
         self._bucket_heap: list[int] = []
         self._ids: IdSource | None = None
 
@@ -82,6 +85,7 @@ class State:
         if armed is None or at_ms < armed:
             self.armed[source] = at_ms
             heappush(self.alarms, (at_ms, *source))
+            self.look_at_ns = min(self.look_at_ns, at_ms * MS_NS)
 
     def pop_alarm(self, now_ms: int) -> tuple[int, int, int] | None:
         """The next source that is to be looked at by now."""
@@ -107,16 +111,18 @@ class State:
             bucket_ns = (heap[0] + 1) * BUCKET_NS
             if wake is None or bucket_ns < wake:
                 wake = bucket_ns
+        self.look_at_ns = FOREVER_NS if wake is None else wake
         return wake
 
     # -- leases by deadline --------------------------------------------------------------------------------------
 
     def watch(self, lease: Lease) -> None:
-        number = lease.bucket = lease.next_ns() // BUCKET_NS
+        number = lease.bucket = (lease.next_ns() if lease.later else lease.deadline_ns) // BUCKET_NS
         bucket = self.expiries.get(number)
         if bucket is None:
             self.expiries[number] = {lease.lease_id: lease}
             heappush(self._bucket_heap, number)
+            self.look_at_ns = min(self.look_at_ns, (number + 1) * BUCKET_NS)
         else:
             bucket[lease.lease_id] = lease
 

@@ -12,7 +12,7 @@ way back from a failed one: the memory is thrown away and rebuilt from the journ
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -32,14 +32,13 @@ from headrace.delivery import (
     snapshot,
     span_of,
 )
-from headrace.errors import Corrupt, HeadraceError
+from headrace.errors import Corrupt, HeadraceError, StorageFailed
 from headrace.journal import Frame, Journal
 from headrace.limits import HOT_TAIL_BYTES, SNAPSHOT_EVERY_BYTES, TICK_WORK_MAX
 from headrace.log import FACTS, HotTail, JournalFrames, PartitionLog
 
 __all__ = ["FACTS", "Core", "Done"]
 
-_READY_MAKERS: Final = (d.Due, d.Released, d.Retried, d.BackoffEnded, d.Sought, d.Resumed, d.KeyFreed, d.GroupCreated)
 _PUBLISHERS: Final = (d.Publish, d.Redrive)
 
 
@@ -115,9 +114,7 @@ class Core:
     def execute(self, command: d.Command) -> Done:
         """Decide a command and append what it brings about."""
         now_ns = self.clock.now_ns()
-        state = self.state
-        wake_ns = state.wake_at_ns()
-        if wake_ns is not None and wake_ns <= now_ns:
+        if self.state.look_at_ns <= now_ns:
             self._tick(now_ns)
         return self._apply(command, now_ns)
 
@@ -134,10 +131,49 @@ class Core:
         """Everything that is due, before anybody looks: expired messages must not be handed out."""
         tick = d.Tick(TICK_WORK_MAX)
         while True:
-            self._apply(tick, now_ns)
             wake_ns = self.state.wake_at_ns()
             if wake_ns is None or wake_ns > now_ns:
                 return
+            self._apply(tick, now_ns)
+
+    def execute_many(self, commands: Sequence[d.Command]) -> list[Done]:
+        """Run commands that came in together, each as if alone, with one frame for what they bring about.
+
+        For leases and settlements: a publish, or a death, gets a frame of its own on the way.
+        """
+        now_ns = self.clock.now_ns()
+        if self.state.look_at_ns <= now_ns:
+            self._tick(now_ns)
+        state = self.state
+        facts: list[d.Fact] = []
+        replies: list[tuple[Any, bool]] = []
+        done: list[Done] = []
+        for command in commands:
+            outcome = decide(state, command, now_ns)
+            if outcome.batches or outcome.deaths or outcome.needs or outcome.needs_columns or outcome.needs_scan:
+                done += self._append_gathered(facts, replies)
+                facts, replies = [], []
+                done.append(self._apply(command, now_ns))
+                continue
+            for fact in outcome.facts:
+                self._fold_one(fact)
+            facts += outcome.facts
+            replies.append((outcome.reply, type(command) is d.LeaseUpTo))
+        return done + self._append_gathered(facts, replies)
+
+    def _append_gathered(self, facts: list[d.Fact], replies: list[tuple[Any, bool]]) -> list[Done]:
+        """One frame for facts that are folded already: if it cannot be appended the memory is ahead of what can ever be
+        durable, and the shard has to be rebuilt."""
+        journal = self.journal
+        if facts:
+            try:
+                position = journal.append(FACTS, *d.encode_facts(facts, ()), reserve=True)
+            except HeadraceError as error:
+                raise StorageFailed(f"settlements could not be written: {error.message}") from error
+            if self.observer is not None:
+                self.observer(facts, (), position)
+        end = journal.end_position
+        return [Done(reply, self._publish_position if is_lease else end) for reply, is_lease in replies]
 
     def _apply(self, command: d.Command, now_ns: int) -> Done:
         state, journal = self.state, self.journal
@@ -155,8 +191,9 @@ class Core:
         if not facts:
             # The reply may rest on what was appended a moment ago (a duplicate's first copy).
             return Done(outcome.reply, journal.end_position if outcome.reply else 0)
+        kind = type(command)
         try:
-            position = journal.append(FACTS, *d.encode_facts(facts, batches), reserve=type(command) not in _PUBLISHERS)
+            position = journal.append(FACTS, *d.encode_facts(facts, batches), reserve=kind not in _PUBLISHERS)
         except HeadraceError as error:
             if error.code != "storage_full":
                 raise
@@ -164,51 +201,55 @@ class Core:
         if batches:
             self._publish_position = journal.end_position
         self._fold(facts, batches, position)
-        if type(command) is d.LeaseUpTo:
-            # A lease may leave before it is synced, but not before what it hands out is.
-            return Done(outcome.reply, min(self._publish_position, journal.end_position))
-        return Done(outcome.reply, journal.end_position)
+        if self.observer is not None:
+            self.observer(facts, batches, position)
+        # A lease may leave before it is synced, but not before what it hands out is.
+        return Done(outcome.reply, self._publish_position if kind is d.LeaseUpTo else journal.end_position)
 
     def _fold(self, facts: Sequence[d.Fact], batches: Sequence[Batch], position: int, *, live: bool = True) -> None:
-        state, woken = self.state, self.woken
         number = 0
         for fact in facts:
-            kind = type(fact)
-            if kind is d.Published:
-                batch = batches[number]
+            if type(fact) is d.Published:
+                self._fold_published(fact, batches[number], position, live=live)
                 number += 1
-                evolve(state, fact, batch)
-                log = self.logs.get(fact.pid)  # type: ignore[union-attr]
-                if log is None:
-                    log = self._new_log(fact.pid)  # type: ignore[union-attr]
-                log.append(batch, position, keep=live)
-                if live:
-                    partition = state.partitions[fact.pid]  # type: ignore[union-attr]
-                    woken.update(group.gid for group in partition.topic.groups.values())
-                continue
-            evolve(state, fact)
-            if live and kind in _READY_MAKERS:
-                if kind is d.Due:
-                    partition = state.partitions[fact.pid]  # type: ignore[union-attr]
-                    woken.update(group.gid for group in partition.topic.groups.values())
-                else:
-                    woken.add(fact.gid)  # type: ignore[union-attr]
-            elif kind is d.Trimmed:
-                log = self.logs.get(fact.pid)  # type: ignore[union-attr]
-                if log is not None:
-                    log.trim(fact.start)  # type: ignore[union-attr]
-            elif live and kind is d.Acked and self._frees(fact):  # type: ignore[arg-type]
-                woken.add(fact.gid)  # type: ignore[union-attr]
-            elif kind is d.TopicDeleted:
-                for pid in [pid for pid in self.logs if pid not in state.partitions]:
-                    del self.logs[pid]
-        if self.observer is not None and live:
-            self.observer(facts, batches, position)
+            else:
+                self._fold_one(fact)
 
-    def _frees(self, fact: d.Acked) -> bool:
-        """Whether an ack can have let something else go: the next of a key, room under a limit."""
-        policy = self.state.groups[fact.gid].policy
-        return policy.ordering != "none" or policy.concurrency > 0
+    def _fold_published(self, fact: d.Published, batch: Batch, position: int, *, live: bool) -> None:
+        evolve(self.state, fact, batch)
+        self.log(fact.pid).append(batch, position, keep=live)
+        if live:
+            self.woken.update([group.gid for group in self.state.partitions[fact.pid].topic.groups.values()])
+
+    def _fold_one(self, fact: d.Fact) -> None:
+        evolve(self.state, fact)
+        after = _AFTER.get(type(fact))
+        if after is not None:
+            after(self, fact)
+
+    def _wake_group(self, fact: Any) -> None:
+        self.woken.add(fact.gid)
+
+    def _wake_topic(self, fact: d.Due) -> None:
+        self.woken.update([group.gid for group in self.state.partitions[fact.pid].topic.groups.values()])
+
+    def _wake_if_freed(self, fact: d.Acked) -> None:
+        """An ack can let something else go: the next of a key, room under a limit."""
+        group = self.state.groups[fact.gid]
+        policy = group.policy
+        if (
+            policy.ordering != "none"
+            or policy.concurrency
+            or group.backlogs[fact.pid].leased_count + fact.count >= policy.max_in_flight
+        ):
+            self.woken.add(fact.gid)
+
+    def _trim_log(self, fact: d.Trimmed) -> None:
+        self.log(fact.pid).trim(fact.start)
+
+    def _drop_logs(self, fact: d.TopicDeleted) -> None:
+        for pid in [pid for pid in self.logs if pid not in self.state.partitions]:
+            del self.logs[pid]
 
     # -- contents ------------------------------------------------------------------------------------------------
 
@@ -311,3 +352,29 @@ class Core:
 
 def _published(facts: Sequence[d.Fact]) -> Iterator[d.Published]:
     return (fact for fact in facts if type(fact) is d.Published)
+
+
+# What else is to be done when a fact is folded: say whose messages may have become ready, keep the logs in step.
+_AFTER: Final[dict[type[Any], Callable[[Core, Any], None]]] = {
+    d.Acked: Core._wake_if_freed,
+    d.Due: Core._wake_topic,
+    d.Trimmed: Core._trim_log,
+    d.TopicDeleted: Core._drop_logs,
+    **dict.fromkeys(
+        (
+            d.Assigned,
+            d.BackoffEnded,
+            d.Died,
+            d.Expired,
+            d.GroupChanged,
+            d.GroupCreated,
+            d.GroupDeleted,
+            d.KeyFreed,
+            d.Released,
+            d.Resumed,
+            d.Retried,
+            d.Sought,
+        ),
+        Core._wake_group,
+    ),
+}
