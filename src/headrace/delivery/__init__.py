@@ -1,7 +1,6 @@
 """Who gets what, when: the pure core. Start reading at states.py, then decide.py and evolve.py."""
 
 from headrace.delivery.backlog import Backlog, Lease, Try
-from headrace.delivery.burying import DEAD_PREFIX
 from headrace.delivery.commands import (
     Bury,
     Cancel,
@@ -81,7 +80,6 @@ from headrace.delivery.states import FINAL, TRANSITIONS, Event, State, mermaid, 
 from headrace.delivery.topic import Group, Pause, Topic
 
 __all__ = [
-    "DEAD_PREFIX",
     "FINAL",
     "TRANSITIONS",
     "Acked",

@@ -14,6 +14,7 @@ from headrace.delivery.commands import Outcome, refuse
 from headrace.delivery.members import reassigned
 from headrace.delivery.offsets import EMPTY, span_of
 from headrace.delivery.partition import Partition
+from headrace.delivery.settings import policy_of
 from headrace.delivery.settling import failed
 from headrace.delivery.state import MS_NS, State
 from headrace.delivery.topic import Group, Topic
@@ -39,6 +40,10 @@ def _create_topic(state: State, command: c.CreateTopic, now_ns: int) -> Outcome:
     if (command.namespace, command.name) in state.by_name:
         return refuse(AlreadyExists(f"topic {command.name!r} exists in namespace {command.namespace!r}"))
     settings = command.settings
+    try:
+        policy_of(settings, command.name, GroupConfig())
+    except HeadraceError as error:  # no name for its dead letters
+        return refuse(error)
     tid, gid, pid = state.next_tid, state.next_gid, state.next_pid
     pids = list(range(pid, pid + settings.partitions))
     facts: list[f.Fact] = [f.TopicCreated(tid, command.namespace, command.name, settings, now_ns)]
@@ -61,6 +66,11 @@ def _change_topic(state: State, command: c.ChangeTopic, now_ns: int) -> Outcome:
         )
     if "strict" in (settings.ordering, topic.settings.ordering) and settings.partitions != 1:
         return refuse(InvalidArgument(f"ordering strict with {settings.partitions} partitions: needs exactly 1"))
+    try:
+        for group in topic.groups.values():
+            policy_of(settings, topic.name, group.settings)
+    except HeadraceError as error:
+        return refuse(error)
     facts: list[f.Fact] = [f.TopicChanged(command.tid, settings, now_ns)]
     facts += [
         f.PartitionCreated(state.next_pid + n, command.tid, index)
@@ -110,7 +120,7 @@ def _absurd_group(topic: Topic, settings: GroupConfig) -> HeadraceError | None:
     try:
         if settings.filter is not None:
             GroupFilter.from_dict(settings.filter)
-        settings.over(topic.settings)
+        policy_of(topic.settings, topic.name, settings)
     except HeadraceError as error:
         return error
     return None

@@ -22,9 +22,8 @@ from headrace.delivery.topic import Topic
 from headrace.errors import InvalidArgument, UnknownTopic
 from headrace.limits import BATCH_MESSAGES_MAX
 
-__all__ = ["DEAD_PREFIX", "decide_bury", "decide_redrive"]
+__all__ = ["decide_bury", "decide_redrive"]
 
-DEAD_PREFIX: Final = "dlq/"
 _MARK: Final = "headrace-dead-"
 TOPIC, PARTITION, OFFSET, ID, GROUP, REASON, ATTEMPTS, FIRST, LAST, ERROR, CONSUMER = (
     _MARK + name

@@ -9,6 +9,7 @@ import msgspec
 
 from headrace.config import GroupConfig, RetryConfig, TopicConfig
 from headrace.config.topic import OnDead, Ordering, Push
+from headrace.names import DEAD_LETTERS_PREFIX, dead_letters_topic
 
 __all__ = ["Policy", "backoff_ns", "policy_of"]
 
@@ -43,15 +44,16 @@ class Policy(msgspec.Struct, frozen=True):
 def policy_of(topic: TopicConfig, topic_name: str, group: GroupConfig) -> Policy:
     """What is in force for a group of a topic."""
     own = group.over(topic)
+    # A dead letter that dies again would only move in a circle: it stays where it is, dead.
+    dead_letters = own.dead_letters and not topic_name.startswith(DEAD_LETTERS_PREFIX)
     return Policy(
         ordering=own.ordering,
         on_dead=own.on_dead,
         lease_ns=own.lease_ns,
         max_lease_ns=own.max_lease_ns,
         retry=own.retry,
-        # A dead letter that dies again would only move in a circle: it stays where it is, dead.
-        dead_letters=own.dead_letters and not topic_name.startswith("dlq/"),
-        dead_letter_topic=own.dead_letter_topic or f"dlq/{topic_name}",
+        dead_letters=dead_letters,
+        dead_letter_topic=(own.dead_letter_topic or dead_letters_topic(topic_name)) if dead_letters else "",
         max_in_flight=own.max_in_flight,
         auto_ack=group.auto_ack,
         aging_ns=own.aging_ns,

@@ -213,7 +213,7 @@ def failed(
             expired.append(offset)
         elif attempts > retry.max_retries:
             dying.append((offset, "max_retries"))
-        elif now_ns - first_ns >= retry.total_timeout_ns:
+        elif retry.total_timeout_ns and now_ns - first_ns >= retry.total_timeout_ns:
             dying.append((offset, "total_timeout"))
         else:
             wait_ns = backoff_ns(retry, attempts, offset) if delay_ns is None else delay_ns

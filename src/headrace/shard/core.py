@@ -75,7 +75,6 @@ class Core:
     """The synchronous heart of a shard; one owner at a time."""
 
     __slots__ = (
-        "_publish_position",
         "_snapshot_position",
         "clock",
         "frames",
@@ -104,7 +103,6 @@ class Core:
         self.woken: set[int] = set()  # groups that may have got something ready since this was last emptied
         self.observer: Any = None
         self.state = ShardState(node_id)
-        self._publish_position = 0
         self._snapshot_position = journal.first_position
         self._recover()
         self.clock = SteadyClock(clock, self.state.now_ns)
@@ -146,7 +144,7 @@ class Core:
             self._tick(now_ns)
         state = self.state
         facts: list[d.Fact] = []
-        replies: list[tuple[Any, bool]] = []
+        replies: list[Any] = []
         done: list[Done] = []
         for command in commands:
             outcome = decide(state, command, now_ns)
@@ -158,10 +156,10 @@ class Core:
             for fact in outcome.facts:
                 self._fold_one(fact)
             facts += outcome.facts
-            replies.append((outcome.reply, type(command) is d.LeaseUpTo))
+            replies.append(outcome.reply)
         return done + self._append_gathered(facts, replies)
 
-    def _append_gathered(self, facts: list[d.Fact], replies: list[tuple[Any, bool]]) -> list[Done]:
+    def _append_gathered(self, facts: list[d.Fact], replies: list[Any]) -> list[Done]:
         """One frame for facts that are folded already: if it cannot be appended the memory is ahead of what can ever be
         durable, and the shard has to be rebuilt."""
         journal = self.journal
@@ -173,7 +171,7 @@ class Core:
             if self.observer is not None:
                 self.observer(facts, (), position)
         end = journal.end_position
-        return [Done(reply, self._publish_position if is_lease else end) for reply, is_lease in replies]
+        return [Done(reply, end) for reply in replies]
 
     def _apply(self, command: d.Command, now_ns: int) -> Done:
         state, journal = self.state, self.journal
@@ -191,20 +189,16 @@ class Core:
         if not facts:
             # The reply may rest on what was appended a moment ago (a duplicate's first copy).
             return Done(outcome.reply, journal.end_position if outcome.reply else 0)
-        kind = type(command)
         try:
-            position = journal.append(FACTS, *d.encode_facts(facts, batches), reserve=kind not in _PUBLISHERS)
+            position = journal.append(FACTS, *d.encode_facts(facts, batches), reserve=type(command) not in _PUBLISHERS)
         except HeadraceError as error:
             if error.code != "storage_full":
                 raise
             return Done(error, 0)
-        if batches:
-            self._publish_position = journal.end_position
         self._fold(facts, batches, position)
         if self.observer is not None:
             self.observer(facts, batches, position)
-        # A lease may leave before it is synced, but not before what it hands out is.
-        return Done(outcome.reply, self._publish_position if kind is d.LeaseUpTo else journal.end_position)
+        return Done(outcome.reply, journal.end_position)
 
     def _fold(self, facts: Sequence[d.Fact], batches: Sequence[Batch], position: int, *, live: bool = True) -> None:
         number = 0
