@@ -276,9 +276,9 @@ def test_a_group_cannot_leave_the_one_order_of_a_strict_topic_nor_ask_many_parti
 def test_a_group_has_limits_and_a_filter_of_its_own() -> None:
     group = with_settings(
         GroupConfig(),
-        {"limits": {"rate": 100, "key_concurrency": "5"}, "filter": {"headers": {"region": "eu"}}, "auto_ack": "yes"},
+        {"limits": {"rate": 100, "concurrency": "5"}, "filter": {"headers": {"region": "eu"}}, "auto_ack": "yes"},
     )
-    assert (group.rate, group.concurrency, group.key_concurrency, group.auto_ack) == (100.0, 0, 5, True)
+    assert (group.rate, group.concurrency, group.auto_ack) == (100.0, 5, True)
     assert group.filter == {"headers": {"region": "eu"}}
     assert with_settings(group, {"filter": '{"topic": "a/+"}'}).filter == {"topic": "a/+"}
     assert with_settings(group, {"filter": "none"}).filter is None
