@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,9 @@ from headrace.broker.embedded import open_core
 from headrace.calls import LeasedBatch, Part, Settle, Settled
 from headrace.clock import SystemClock
 from headrace.config import TopicConfig
-from headrace.delivery import Group, share_credit
+from headrace.delivery import Group, Join, share_credit
 from headrace.errors import Closed, HeadraceError, UnknownGroup, from_code
-from headrace.limits import PREFETCH_MAX
+from headrace.limits import MEMBER_SILENCE_NS, PREFETCH_MAX
 from headrace.shard.core import Core, Done
 from headrace.shard.loop import LoopHost
 
@@ -85,6 +86,7 @@ class LoopBroker:
     """The broker of one event loop. Create it inside the loop."""
 
     def __init__(self, broker: Broker, *, on_failure: Callable[[HeadraceError], None] | None = None) -> None:
+        broker.begin()
         self.broker = broker
         self.core = broker.core
         self.administration = Administration(broker)
@@ -94,6 +96,7 @@ class LoopBroker:
         self._polls: dict[int, list[asyncio.Future[None]]] = {}
         self._planned: set[int] = set()
         self._turn = 0
+        self._keeper = self._loop.call_later(MEMBER_SILENCE_NS / 3e9, self._keep_members)
 
     # -- publish and settle ------------------------------------------------------------------------------------------
 
@@ -112,7 +115,10 @@ class LoopBroker:
         self.host.then(lambda: self.broker.settle(namespace, topic, group, order), callback)
 
     async def call(self, method: str, arguments: Mapping[str, Any]) -> Any:
-        return await self.host.run(lambda: self.administration.call(method, arguments))
+        result = await self.host.run(lambda: self.administration.call(method, arguments))
+        if method == "topic.delete":
+            self._ready({*self._subscriptions, *self._polls})  # some of their groups are gone
+        return result
 
     # -- pull --------------------------------------------------------------------------------------------------------
 
@@ -159,6 +165,14 @@ class LoopBroker:
         if group is None:
             raise UnknownGroup("the group was deleted")
         return group
+
+    def _keep_members(self) -> None:
+        """Who is connected is a member, however quiet."""
+        self._keeper = self._loop.call_later(MEMBER_SILENCE_NS / 3e9, self._keep_members)
+        for gid, subscriptions in self._subscriptions.items():
+            if gid in self.core.state.groups:
+                for subscription in subscriptions:
+                    self.host.then(partial(self.broker.execute, Join(gid, subscription.consumer)), _nothing)
 
     # -- push --------------------------------------------------------------------------------------------------------
 
@@ -287,6 +301,7 @@ class LoopBroker:
         for subscriptions in list(self._subscriptions.values()):
             for subscription in list(subscriptions):
                 subscription.close()
+        self._keeper.cancel()
         await self.host.close()
 
 

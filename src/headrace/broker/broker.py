@@ -18,6 +18,8 @@ from headrace.config import GroupConfig, TopicConfig, with_settings
 from headrace.delivery import (
     CreateGroup,
     CreateTopic,
+    DeleteGroup,
+    Forget,
     Grant,
     Group,
     Join,
@@ -49,6 +51,20 @@ class Broker:
         self.topic_defaults = topic_defaults or TopicConfig()
         self.auto_create = auto_create
         self._turn = 0
+
+    def begin(self) -> None:
+        """Take up a state that another process (or this one, earlier) left behind.
+
+        Its consumers are gone with their connections: they are members no more, and groups that live as long as their
+        consumers are over. What was leased stays leased until it is settled or its time is up; a consumer that comes
+        back may still settle it.
+        """
+        for group in list(self.core.state.groups.values()):
+            if not group.durable:
+                self.execute(DeleteGroup(group.gid))
+            else:
+                for consumer in list(group.members):
+                    self.execute(Forget(group.gid, consumer))
 
     # -- names -------------------------------------------------------------------------------------------------------
 

@@ -53,10 +53,8 @@ def open_port(
 ) -> EmbeddedPort:
     """Open a data directory for the threads of this process."""
     clock = clock or SystemClock()
-    return EmbeddedPort(
-        Broker(open_core(path, clock=clock, node_id=node_id), topic_defaults=topic_defaults, auto_create=auto_create),
-        clock,
-    )
+    core = open_core(path, clock=clock, node_id=node_id)
+    return EmbeddedPort(Broker(core, topic_defaults=topic_defaults, auto_create=auto_create), clock)
 
 
 class PendingPublish:
@@ -79,6 +77,7 @@ class EmbeddedPort:
     """The broker as the threads of its own process see it."""
 
     def __init__(self, broker: Broker, clock: Clock) -> None:
+        broker.begin()
         self.broker = broker
         self.host = ThreadHost(broker.core, clock)
         self.administration = Administration(broker)

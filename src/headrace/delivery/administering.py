@@ -206,6 +206,14 @@ def _leave(state: State, command: c.Leave, now_ns: int) -> Outcome:
     return Outcome(facts, True, deaths=deaths)
 
 
+def _forget(state: State, command: c.Forget, now_ns: int) -> Outcome:
+    group = state.groups.get(command.gid)
+    if group is None or command.consumer not in group.members:
+        return Outcome([], False)
+    rest = [name for name in group.members if name != command.consumer]
+    return Outcome([f.Left(command.gid, command.consumer, now_ns), *reassigned(group, rest, now_ns)], True)
+
+
 def _seek(state: State, command: c.Seek, now_ns: int) -> Outcome:
     group = state.groups.get(command.gid)
     if group is None:
@@ -345,7 +353,14 @@ def _trim(state: State, command: c.Trim, now_ns: int) -> Outcome:
     start = min([command.start, *(group.backlogs[command.pid].first_unsettled() for group in durable)])
     if start <= partition.start:
         return Outcome([], partition.start)
-    return Outcome([f.Trimmed(command.pid, start, now_ns)], start)
+    facts: list[f.Fact] = []
+    for group in partition.topic.groups.values():
+        if not group.durable:
+            lost = group.backlogs[command.pid].unleased_below(start)
+            if lost:
+                facts.append(f.Dropped(group.gid, command.pid, *span_of(lost).packed(), now_ns))
+    facts.append(f.Trimmed(command.pid, start, now_ns))
+    return Outcome(facts, start)
 
 
 def _no_topic(tid: int) -> UnknownTopic:
@@ -365,6 +380,7 @@ DECIDE: dict[type[Any], Callable[[State, Any, int], Outcome]] = {
     c.DeleteGroup: _delete_group,
     c.Join: _join,
     c.Leave: _leave,
+    c.Forget: _forget,
     c.Seek: _seek,
     c.PauseGroup: _pause,
     c.ResumeGroup: _resume,

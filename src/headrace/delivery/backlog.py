@@ -159,14 +159,15 @@ class Backlog:
         self.start = start
         self.stop = stop
         self.keyed = self.group.policy.keyed
-        self.indexed = True
+        # Nothing is looked at before someone leases: recovery, which never does, and life take the same path.
+        self.indexed = False
         self.lanes: list[Lane | None] = [None] * (PRIORITY_MAX + 1)
         self.fresh = BitMap64()
         self.parked = BitMap64()
         self.chains: dict[int, int | deque[int]] = {}
         self.keys: dict[int, int] = {}  # of leased and waiting messages: offset -> key
         self.rank: dict[int, int] = {}
-        self.late_ready: list[int] = []  # while not indexed: late ones in the order they became ready
+        self.late_ready = BitMap64()  # while not indexed: ready ones whose place is their rank's
         self.waiting = BitMap64()
         self.backoffs = DueTimes()
         self.leases: dict[int, Lease] = {}
@@ -187,7 +188,6 @@ class Backlog:
             self.fresh.add_range(start, end)
             self.fresh -= self.done
             self.fresh -= partition.scheduled
-            self.indexed = False
 
     # -- counts --------------------------------------------------------------------------------------------------
 
@@ -211,7 +211,9 @@ class Backlog:
         if not scheduled or self.end <= self.start:
             return 0
         count = scheduled.range_cardinality(self.start, self.end)
-        return count - (scheduled.intersection_cardinality(self.filtered) if self.filtered else 0)
+        if self.filtered:
+            count -= _cut(scheduled, self.start, self.end).intersection_cardinality(self.filtered)
+        return count
 
     @property
     def filtered_count(self) -> int:
@@ -302,7 +304,7 @@ class Backlog:
             lane.main |= bits
             if later:
                 lane.main -= later
-            if end - base < bits.max() - bits.min() + 1:  # a bounded replay cuts through the batch
+            if bits.max() >= end:  # a bounded replay cuts through the batch
                 lane.main.remove_range(end, bits.max() + 1)
 
     def _needs_keys(self, base: int) -> bool:
@@ -315,7 +317,7 @@ class Backlog:
             return
         self.rank[offset] = at_ms
         if not self.indexed:
-            self.late_ready.append(offset)
+            self.late_ready.add(offset)
             return
         if self.keyed:
             key = self.partition.key_of(offset)
@@ -331,17 +333,16 @@ class Backlog:
 
     def add_again(self, at_ms: int, offset: int, *, front: bool) -> None:
         """A leased or waiting message is ready again: due now (``at_ms``), or in its old place (``front``)."""
+        fifo = self.group.policy.fifo
         if not self.indexed:
-            if front and offset not in self.rank:
-                self.fresh.add(offset)
-            else:
-                self.rank.setdefault(offset, at_ms)
-                self.late_ready.append(offset)
+            if not (front or fifo):
+                self.rank[offset] = at_ms
+            (self.late_ready if offset in self.rank else self.fresh).add(offset)
             return
         if self.keyed:
             self.keys.pop(offset, None)
         lane = self.lane_of(offset)
-        if self.group.policy.fifo:
+        if fifo:
             lane.add_front(self.rank.get(offset) or self.partition.appended_ms(offset), offset)
         elif front and offset not in self.rank:
             lane.add_one(offset)
@@ -352,26 +353,17 @@ class Backlog:
             lane.add_late(at_ms, offset)
 
     def add_redriven(self, at_ms: int, base: int, end: int) -> None:
-        """Messages that had died come back, at the place in time (``at_ms``) they had; a held key flows again."""
-        for offset in range(base, end):
-            key = self.partition.key_of(offset) if self.keyed else 0
+        """Messages that had died come back, at the place in time (``at_ms``) they had; a held key flows again.
+
+        Their place is before messages that have been looked at already: everything is looked at anew.
+        """
+        if self.indexed:
+            self.unindex()
+        for offset in range(max(base, self.start), min(end, self.end)):
             self.rank[offset] = at_ms
-            if not self.indexed:
-                self.late_ready.append(offset)
-            elif key and key in self.held_keys:
-                chain = self.chains[key]
-                if type(chain) is deque and len(chain) > 1:
-                    chain[0] = offset
-                else:
-                    self.chains[key] = offset
-                self.lane_of(offset).add_late(at_ms, offset)
-            elif key and key in self.chains:
-                self._follow(key, self.chains[key], offset)
-            else:
-                if key:
-                    self.chains[key] = offset
-                self.lane_of(offset).add_late(at_ms, offset)
-            self.held_keys.discard(key)
+            self.late_ready.add(offset)
+            if self.held_keys:
+                self.held_keys.discard(self.partition.key_of(offset))
 
     def _follow(self, key: int, chain: int | deque[int], offset: int) -> None:
         if type(chain) is int:
@@ -384,9 +376,9 @@ class Backlog:
 
     def unindex(self) -> None:
         """Forget lanes and chains; they are built anew, by the group's present ordering."""
-        late = self.ready_late()
+        late = BitMap64([offset for _, offset in self.ready_late()])
         self.fresh = self.ready_main()
-        self.late_ready = [offset for _, offset in late]
+        self.late_ready = late
         self.lanes = [None] * (PRIORITY_MAX + 1)
         self.parked = BitMap64()
         self.chains = {}
@@ -399,29 +391,34 @@ class Backlog:
         if self.indexed:
             return
         self.indexed = True
-        late, self.late_ready = sorted(self.late_ready, key=lambda offset: (self.rank[offset], offset)), []
+        late, self.late_ready = sorted(self.late_ready, key=lambda offset: (self.rank[offset], offset)), BitMap64()
         partition = self.partition
         if self.keyed:
             for key in self.held_keys:
                 self.chains[key] = deque((HELD,))
             for offset in self._outstanding():
                 key = partition.key_of(offset)
-                if key:
+                if key and key not in self.held_keys:
                     self.chains[key] = offset
                     self.keys[offset] = key
-            if not late:
-                return
+            # A message that has failed was the head of its key then and still is, whenever its retry became ready.
+            for offset in late:
+                if offset in self.tries:
+                    key = partition.key_of(offset)
+                    if key:
+                        self.chains.setdefault(key, offset)
             # Merge by (ms, offset): a late one comes after everything appended up to its millisecond.
             for offset in late:
                 at_ms = self.rank[offset]
                 self._examine_below(partition.first_after(at_ms))
                 key = partition.key_of(offset)
                 chain = self.chains.get(key) if key else None
-                if chain is not None:
+                if chain is None:
+                    if key:
+                        self.chains[key] = offset
+                elif _head(chain) != offset:
                     self._follow(key, chain, offset)
                     continue
-                if key:
-                    self.chains[key] = offset
                 self.lane_of(offset).add_late(at_ms, offset)
             return
         self._fresh_to_lanes()
@@ -563,7 +560,7 @@ class Backlog:
             wanted = span.bitmap()
             self.fresh -= wanted
             if self.late_ready:
-                self.late_ready = [offset for offset in self.late_ready if offset not in wanted]
+                self.late_ready -= wanted
             return
         for lane in self.lanes:
             if lane:
@@ -584,11 +581,12 @@ class Backlog:
             for offset in span:
                 key = pop(offset, 0)
                 if key:
-                    chain = chains[key]
-                    if type(chain) is int:
+                    chain = chains.get(key)
+                    if chain == offset:
                         del chains[key]
-                    else:
-                        self._next_of_key(key, chain)  # type: ignore[arg-type]
+                    elif type(chain) is deque and chain[0] == offset:
+                        self._next_of_key(key, chain)
+                    # else: it was handed out beside others of its key, before order was by key
 
     def _next_of_key(self, key: int, chain: deque[int]) -> None:
         """The head of a chain is settled: the next that is still there becomes the head and is free."""
@@ -618,11 +616,11 @@ class Backlog:
         self.held_keys.add(key)
         if not self.indexed:
             return
-        chain = self.chains[key]
-        if type(chain) is int:
-            self.chains[key] = deque((HELD,))
+        chain = self.chains.get(key)
+        if type(chain) is deque:
+            chain[0] = HELD
         else:
-            chain[0] = HELD  # type: ignore[index]
+            self.chains[key] = deque((HELD,))
 
     def free_key(self, key: int) -> bool:
         """Let a held key flow again."""
@@ -636,6 +634,7 @@ class Backlog:
 
     def followers(self, offset: int) -> list[int]:
         """The messages parked behind a leased one, in order."""
+        self.index()
         self.examine_all()
         chain = self.chains.get(self.keys.get(offset, 0))
         return [o for o in chain if o in self.parked] if type(chain) is deque else []
@@ -647,9 +646,8 @@ class Backlog:
         found = wanted & self.fresh
         self.fresh -= found
         if self.late_ready:
-            late = {offset for offset in self.late_ready if offset in wanted}
-            self.late_ready = [offset for offset in self.late_ready if offset not in late]
-            found.update(late)
+            found |= wanted & self.late_ready
+            self.late_ready -= wanted
         parked = wanted & self.parked
         self.parked -= parked
         waiting = wanted & self.waiting
@@ -675,22 +673,19 @@ class Backlog:
     def _unchain_head(self, offset: int) -> None:
         key = self.keys.pop(offset, 0) or self.partition.key_of(offset)
         chain = self.chains.get(key) if key else None
-        if chain is None:
-            return
-        if type(chain) is int:
+        if chain == offset:
             del self.chains[key]
-        else:
-            self._next_of_key(key, chain)  # type: ignore[arg-type]
+        elif type(chain) is deque and chain[0] == offset:
+            self._next_of_key(key, chain)
 
     def unleased_below(self, bound: int) -> BitMap64:
         """Ready and waiting offsets below ``bound``."""
         found = BitMap64()
-        parts = [self.fresh, self.parked, self.waiting]
+        parts = [self.fresh, self.parked, self.waiting, self.late_ready]
         for lane in self.lanes:
             if lane:
                 parts += [lane.main, lane.late_set]
                 found.update([offset for _, offset in lane.front if offset < bound])
-        found.update([offset for offset in self.late_ready if offset < bound])
         for part in parts:
             if part and part.min() < bound:
                 found |= _cut(part, 0, bound)
@@ -712,7 +707,7 @@ class Backlog:
     def ready_late(self) -> list[tuple[int, int]]:
         """Every ready message that became ready at a time of its own, as (ms, offset) in order."""
         if not self.indexed:
-            return [(self.rank[offset], offset) for offset in self.late_ready]
+            return sorted((self.rank[offset], offset) for offset in self.late_ready)
         leased = self.leased_bits()
         return sorted(
             (at_ms, offset)
@@ -725,6 +720,10 @@ class Backlog:
         for lease in self.leases.values():
             add(bits, lease.span())
         return bits
+
+
+def _head(chain: int | deque[int]) -> int:
+    return chain if type(chain) is int else chain[0]  # type: ignore[index]
 
 
 def _cut(bits: BitMap64, first: int, end: int) -> BitMap64:

@@ -214,8 +214,8 @@ def _place(state: State, dead: Topic, message: Message, tid: int | None) -> tupl
     group = origin.groups.get(str(headers.get(GROUP, "")))
     if group is None:
         return partition.pid, -1, 0
-    # Its old place in time, so that where its key was held for it, it comes before those that waited.
-    return partition.pid, group.gid, max(1, partition.appended_ms(_number(headers.get(OFFSET))))
+    # Just before its old place in time: where its key was held for it, it comes before those that waited.
+    return partition.pid, group.gid, max(1, partition.appended_ms(_number(headers.get(OFFSET))) - 1)
 
 
 def _number(value: str | bytes | None) -> int:

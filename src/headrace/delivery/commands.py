@@ -29,6 +29,7 @@ __all__ = [
     "Death",
     "DeleteGroup",
     "DeleteTopic",
+    "Forget",
     "FreeKey",
     "Grant",
     "Join",
@@ -174,6 +175,13 @@ class Leave(msgspec.Struct):
     clean: bool = True
 
 
+class Forget(msgspec.Struct):
+    """A member of another life of this process: it is gone, what it holds stays leased."""
+
+    gid: int
+    consumer: str
+
+
 class Seek(msgspec.Struct):
     gid: int
     start: Start
@@ -246,6 +254,7 @@ Command = (
     | Bury
     | Join
     | Leave
+    | Forget
     | Seek
     | PauseGroup
     | ResumeGroup

@@ -108,7 +108,8 @@ class Lane:
             if offset not in self.late_set:
                 continue
             # What was appended up to and in that millisecond goes first.
-            before = main.rank(first_after(at_ms) - 1) if main else 0
+            limit = first_after(at_ms)
+            before = main.rank(limit - 1) if main and limit else 0
             if before > i:
                 taken = main[i : min(before, i + room)]
                 chosen |= taken

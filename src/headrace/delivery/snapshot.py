@@ -234,7 +234,7 @@ def _restore_backlog(state: State, group: Group, plain: list[Any]) -> None:
     backlog = Backlog(group, state.partitions[pid], start, stop)
     backlog.indexed = False
     backlog.fresh = BitMap64.deserialize(ready)
-    backlog.late_ready = late
+    backlog.late_ready = BitMap64(late)
     backlog.rank = dict(rank)
     backlog.waiting = BitMap64.deserialize(waiting)
     backlog.backoffs = _restore_due(backoffs)

@@ -68,6 +68,8 @@ class LoopHost:
         except HeadraceError as error:
             if error.code == "storage_failed":
                 self._fail(error)
+            elif journal.end_position > journal.durable_position:
+                self._plan_commit()  # part of it may have happened: a topic made for a batch that was refused
             callback(error)
             return
         self._after(position, callback, reply)
