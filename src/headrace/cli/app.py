@@ -1,0 +1,127 @@
+"""The table of commands, and how every one of them ends.
+
+Exit codes: 0 done; 1 the operation failed, one sentence on stderr says what, why and what to do; 2 wrong usage; 130
+and 141 (128 + the signal) when Ctrl-C or a closed pipe ended it. Results go to stdout, everything else to stderr.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Final, NamedTuple, NoReturn
+
+import click
+
+from headrace.errors import HeadraceError, RetryLater
+
+__all__ = ["COMMANDS", "app", "main"]
+
+INTERRUPTED: Final = 130
+PIPE_CLOSED: Final = 141
+
+
+class Entry(NamedTuple):
+    """Where a command is found, and its line in the list."""
+
+    place: str
+    help: str
+
+
+COMMANDS: Final[dict[str, Entry]] = {
+    "serve": Entry("headrace.cli.serve:serve", "Start a server on a data directory."),
+}
+
+
+class Table(click.Group):
+    """A group whose commands are imported when they are named."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        module, _, name = entry.place.partition(":")
+        command = getattr(import_module(module), name)
+        return command if isinstance(command, click.Command) else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            from difflib import get_close_matches
+
+            close = get_close_matches(name, COMMANDS, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(COMMANDS)}"
+            ctx.fail(f"there is no command {name!r}; {hint}")
+        return super().resolve_command(ctx, args)
+
+
+def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from importlib.metadata import version
+
+        click.echo(f"headrace {version('headrace')}")
+        ctx.exit()
+
+
+@click.group(cls=Table, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Print the version."
+)
+def app() -> None:
+    """One log: queue, topic, schedule and table.
+
+    `headrace serve` starts a server; every other command talks to one (--server, $HEADRACE_URL), or opens a data
+    directory itself (--data-dir).
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run a command and exit as the head of this file says."""
+    try:
+        code = app.main(arguments, prog_name="headrace", standalone_mode=False)
+        _flush()
+        sys.exit(code if isinstance(code, int) else 0)
+    except click.exceptions.Exit as ended:
+        sys.exit(ended.exit_code)
+    except click.ClickException as wrong:
+        wrong.show()
+        sys.exit(wrong.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        _silence()
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        _silence()
+        sys.exit(PIPE_CLOSED)
+    except HeadraceError as error:
+        click.echo(f"headrace: {sentence(error)}", err=True)
+        sys.exit(1)
+
+
+def sentence(error: HeadraceError) -> str:
+    """What went wrong, and how long to wait when that is all there is to do."""
+    wait_ns = error.retry_after_ns
+    if isinstance(error, RetryLater) and wait_ns and "again" not in error.message:
+        return f"{error.message}; try again in {wait_ns / 1e9:g} s"
+    return error.message
+
+
+def _flush() -> None:
+    sys.stdout.flush()
+
+
+def _silence() -> None:
+    """Nothing more can be said on stdout: what is still buffered must not fail again at exit."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

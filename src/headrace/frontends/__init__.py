@@ -1,0 +1,7 @@
+"""Sockets: one folder a protocol. A front-end feeds a session from ``headrace.wire`` and does what it says."""
+
+from headrace.frontends.access import Authenticate, Principal, guard, is_loopback
+from headrace.frontends.doors import Door, DoorSite
+from headrace.frontends.listening import open_listener, spelled
+
+__all__ = ["Authenticate", "Door", "DoorSite", "Principal", "guard", "is_loopback", "open_listener", "spelled"]

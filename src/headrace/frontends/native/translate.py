@@ -1,0 +1,237 @@
+"""The dictionary between the native protocol's packets and the calls of a broker. No rules live here.
+
+Leased batches become runs (consecutive offsets at the same attempt) and buffers; the scopes of a settle become one
+order a group; parts of a publish become the lists of PUBLISHED.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from headrace import errors
+from headrace.batch import HIGHEST_LIMITS, Batch
+from headrace.calls import LeasedBatch, Part, Refusal, Run, Settle, Settled
+from headrace.wire import native
+
+__all__ = [
+    "GroupName",
+    "Order",
+    "delivered_runs",
+    "mean_bytes",
+    "orders_of",
+    "pieces",
+    "published",
+    "published_effects",
+    "refusals_of",
+    "released",
+    "within",
+]
+
+GroupName = tuple[str, str, str]
+"""Namespace, topic, group."""
+
+_LEASE_LOST: Final = errors.ROWS[errors.LeaseLost].native
+
+
+# -- publishing --------------------------------------------------------------------------------------------------------
+
+
+def published(count: int, parts: Sequence[Part]) -> tuple[list[native.Part], Sequence[int], list[native.Duplicate]]:
+    """Parts, indexes and duplicates as PUBLISHED has them, for a batch of ``count``."""
+    if len(parts) == 1 and not parts[0].duplicates:
+        part = parts[0]
+        return [(part.partition, part.count, part.base_offset, part.base_id)], (), []
+    places = [(part.partition, part.count, part.base_offset, part.base_id) for part in parts]
+    duplicates = sorted(
+        (found.index, found.partition, found.offset, found.id) for part in parts for found in part.duplicates
+    )
+    if len(parts) == 1:
+        return places, (), duplicates
+    indexes = [0] * count
+    for number, part in enumerate(parts):
+        for index in part.indexes or ():
+            indexes[index] = number
+    for duplicate in duplicates:
+        indexes[duplicate[0]] = native.DUPLICATE
+    return places, indexes, duplicates
+
+
+# -- deliveries --------------------------------------------------------------------------------------------------------
+
+
+def delivered_runs(leased: LeasedBatch) -> list[native.DeliveredRun]:
+    """The runs whose messages are those of the batch, in its order."""
+    offsets, attempts = leased.batch.offsets(), leased.attempts
+    partition, lease_id = leased.partition, leased.lease_id
+    if isinstance(offsets, range) and not attempts:
+        return [(partition, lease_id, offsets.start, len(offsets), 1)]
+    runs: list[native.DeliveredRun] = []
+    first = offsets[0]
+    expected, attempt = first, attempts.get(first, 1)
+    for offset in offsets:
+        its = attempts.get(offset, 1)
+        if offset != expected or its != attempt:
+            runs.append((partition, lease_id, first, expected - first, attempt))
+            first, attempt = offset, its
+        expected = offset + 1
+    runs.append((partition, lease_id, first, expected - first, attempt))
+    return runs
+
+
+def released(leased: Iterable[LeasedBatch]) -> list[Run]:
+    """Receipts of everything that was leased, to give it back."""
+    return [Run(*run[:4]) for one in leased for run in delivered_runs(one)]
+
+
+def pieces(leased: Iterable[LeasedBatch], soft_bytes: int, hard_bytes: int) -> Iterator[list[LeasedBatch]]:
+    """The same messages in portions of about ``soft_bytes`` of batches, each at most ``hard_bytes``.
+
+    A message that is larger than that alone comes as a portion of its own: whoever sends it will see that it does not
+    fit.
+    """
+    portion: list[LeasedBatch] = []
+    size = 0
+    for one in leased:
+        for part in _fitting(one, hard_bytes):
+            part_bytes = part.batch.size_bytes
+            if portion and size + part_bytes > soft_bytes:
+                yield portion
+                portion, size = [], 0
+            portion.append(part)
+            size += part_bytes
+    if portion:
+        yield portion
+
+
+def mean_bytes(leased: Sequence[LeasedBatch]) -> int:
+    """Bytes of one message, on average, at least 1."""
+    return max(1, sum(one.batch.size_bytes for one in leased) // sum(one.batch.count for one in leased))
+
+
+def within(leased: Sequence[LeasedBatch], bytes_max: int) -> tuple[list[LeasedBatch], list[LeasedBatch]]:
+    """The first messages that stay within ``bytes_max`` (at least one), and the rest."""
+    if sum(one.batch.size_bytes for one in leased) <= bytes_max:
+        return list(leased), []
+    first, *rest = pieces(leased, bytes_max, bytes_max)
+    return first, [one for portion in rest for one in portion]
+
+
+def _fitting(leased: LeasedBatch, hard_bytes: int) -> Iterator[LeasedBatch]:
+    batch = leased.batch
+    if batch.size_bytes <= hard_bytes or batch.count == 1:
+        yield leased
+        return
+    middle = batch.count // 2
+    for start, stop in ((0, middle), (middle, batch.count)):
+        half = LeasedBatch(
+            leased.partition, leased.lease_id, batch.slice(start, stop), leased.deadline_ns, leased.attempts
+        )
+        yield from _fitting(half, hard_bytes)
+
+
+# -- settling ----------------------------------------------------------------------------------------------------------
+
+
+class Order:
+    """What a SETTLE asks of one group, and which of its actions each run came from."""
+
+    __slots__ = ("acks", "actions", "extends", "nacks", "rejects", "releases")
+
+    def __init__(self) -> None:
+        self.acks: list[Run] = []
+        self.nacks: list[tuple[Run, int | None, str]] = []
+        self.rejects: list[tuple[Run, str]] = []
+        self.releases: list[Run] = []
+        self.extends: list[tuple[Run, int]] = []
+        self.actions: list[tuple[int, Sequence[native.ReceiptRun]]] = []
+
+    def add(self, index: int, action: native.Action) -> None:
+        self.actions.append((index, action.runs))
+        runs = [Run(*run) for run in action.runs]
+        match action.verb:
+            case native.Verb.ACK:
+                self.acks += runs
+            case native.Verb.NACK:
+                delay_ns = None if action.span_ns == native.BY_POLICY else action.span_ns
+                self.nacks += [(run, delay_ns, action.error) for run in runs]
+            case native.Verb.RELEASE:
+                self.releases += runs
+            case native.Verb.REJECT:
+                self.rejects += [(run, action.error) for run in runs]
+            case _:
+                self.extends += [(run, action.span_ns) for run in runs]
+
+    def settle(self, effects: Sequence[native.Effect] = ()) -> Settle:
+        """The broker's order; raises what is wrong with a published batch."""
+        order = Settle(self.acks, self.nacks, self.rejects, self.releases, self.extends)
+        if effects:
+            order.publish = [
+                (effect.topic, effect.partition, _decoded(effect.batch))
+                for effect in effects
+                if isinstance(effect, native.PublishEffect)
+            ]
+            order.cancel = [(effect.topic, effect.ids) for effect in effects if isinstance(effect, native.CancelEffect)]
+        return order
+
+    def action_of(self, run: Run) -> int:
+        """Which action named a run the broker refused (it may be a part of the one that was named)."""
+        if len(self.actions) > 1:
+            for index, runs in self.actions:
+                for partition, lease_id, first, count in runs:
+                    ours = lease_id == run.lease_id and partition == run.partition
+                    if ours and first <= run.first_offset < first + count:
+                        return index
+        return self.actions[0][0]
+
+    def all_lost(self) -> list[native.Refusal]:
+        """The answer for a subscription that has ended."""
+        return [(index, _LEASE_LOST, *run) for index, runs in self.actions for run in runs]
+
+
+def _decoded(batch: native.Buffer | Sequence[native.Buffer]) -> Batch:
+    return Batch.decode(
+        batch if isinstance(batch, bytes | bytearray | memoryview) else b"".join(batch), limits=HIGHEST_LIMITS
+    )
+
+
+def orders_of(
+    actions: Sequence[native.Action], names: dict[int, GroupName], namespace: str
+) -> tuple[dict[GroupName, Order], Order | None]:
+    """The actions of a SETTLE by the group they are about; apart, those of subscriptions that have ended."""
+    orders: dict[GroupName, Order] = {}
+    lost: Order | None = None
+    for index, action in enumerate(actions):
+        scope = action.scope
+        if isinstance(scope, int):
+            name = names.get(scope)
+        else:
+            name = (scope.namespace or namespace, scope.topic, scope.group)
+        if name is None:
+            lost = lost or Order()
+            lost.add(index, action)
+            continue
+        order = orders.get(name)
+        if order is None:
+            order = orders[name] = Order()
+        order.add(index, action)
+    return orders, lost
+
+
+def refusals_of(order: Order, refused: Sequence[Refusal]) -> list[native.Refusal]:
+    found = []
+    for refusal in refused:
+        kind = errors.BY_CODE.get(refusal.code, errors.LeaseLost)
+        run = refusal.run
+        found.append(
+            (order.action_of(run), errors.ROWS[kind].native, run.partition, run.lease_id, run.first_offset, run.count)
+        )
+    return found
+
+
+def published_effects(settled: Settled, counts: Sequence[int]) -> list[native.Published]:
+    """SETTLED's answers to the publish effects, whose batches had ``counts`` messages."""
+    return [
+        native.Published(0, count, *published(count, parts))
+        for parts, count in zip(settled.published, counts, strict=True)
+    ]
