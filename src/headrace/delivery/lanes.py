@@ -163,7 +163,10 @@ class Lane:
         return span_of(found)
 
     def remove_known(self, span: Span) -> None:
-        """Take out a span known to be wholly in main."""
+        """Take out a span known to be wholly here."""
+        if self.front or self.late:
+            self.remove(span)
+            return
         subtract(self.main, span)
         if span.first == self._hint and span.bits is None:
             self._hint += span.count
