@@ -163,6 +163,8 @@ CONNECTIONS_MAX: Final = 10_000
 """Connections of one door; each further one is told `overloaded` and closed."""
 DESCRIPTORS_KEPT: Final = 128
 """File descriptors left for the journal, segments and listeners when the connections take all they may."""
+BEGUN_FRAMES_BYTES_MAX: Final = 256 * MIB
+"""Frames that are not whole, over all connections of a door: four of the largest; above it the oldest is cut."""
 WRITE_BYTES_HIGH: Final = 1 * MIB
 """Written and not yet taken by the peer: above it the connection is not read and gets no pushes."""
 WRITE_BYTES_LOW: Final = 256 * KIB
@@ -179,7 +181,7 @@ LEASE_BYTES_DEFAULT: Final = 1 * MIB
 """A pull that leaves the bytes to us."""
 LEASES_BYTES_MAX: Final = 64 * MIB
 """What the pulls of one connection under way may bring together; further ones wait for their turn."""
-CALLS_MAX: Final = 32
+CALLS_MAX: Final = 8
 """Administrative calls of one connection under way; further ones wait for their turn."""
 WAIT_NS_MAX: Final = 300 * SECOND_NS
 """The longest a pull may wait for its first message; a client asks again."""
@@ -289,3 +291,56 @@ INDEX_EXACT_ENTRIES: Final = 8_192
 """Newest batches of a partition with an index entry of their own; older ones share one a stride."""
 INDEX_STRIDE_BYTES: Final = 16 * KIB
 """Journal between two old index entries: reading that much finds any batch in a fraction of a millisecond."""
+RECENT_BLOCK_BYTES: Final = 32 * KIB
+"""Journal that a trace reads at a time: some 500 small frames, a millisecond."""
+RECENT_STRETCHES_MAX: Final = 200_000
+"""Stretches of offsets remembered with the blocks they occur in: about 15 MB; older blocks are read without looking."""
+COLD_CACHE_BYTES: Final = 64 * MIB
+"""Row groups of sealed files kept decoded, those used last."""
+COLD_FOOTERS_MAX: Final = 1_024
+"""Footers of sealed files kept: some kilobytes each."""
+ROW_GROUP_ROWS: Final = 32_768
+"""Messages of a row group: decoding one to find its first message takes some 20 ms."""
+ROW_GROUP_BYTES: Final = 16 * MIB
+"""Values of a row group, where messages are large."""
+SEAL_BUFFER_BYTES: Final = 64 * MIB
+"""Batches gathered over all partitions while a journal file is sealed; the fullest partition is written beyond it."""
+SEAL_BEHIND_BYTES: Final = 64 * MIB
+"""Journal left unsealed behind the end: what was published a moment ago is often acked, and let go of, a moment later."""
+SEAL_SHARE: Final = 0.5
+"""Part of one core that sealing takes while it runs in the background."""
+SMALL_MESSAGE_BATCH: Final = 16
+"""Batches below this many messages are sealed row by row: Arrow's cost a batch would be the larger one."""
+COMPACT_BELOW_BYTES: Final = 16 * MIB
+"""Sealed files smaller than this are put together."""
+COMPACT_TO_BYTES: Final = 128 * MIB
+"""The size such a file grows to: what Spark reads as one task."""
+COMPACT_FILES_MIN: Final = 4
+"""Neighbours worth being put together."""
+CARRIED_ATTEMPTS_MAX: Final = 10_000
+"""Failed attempts remembered from one sealed journal file to the next, for the events' attempt column."""
+TRACE_EVENTS_MAX: Final = 10_000
+"""Events of one message that a trace shows."""
+
+# -- Spark -------------------------------------------------------------------------------------------------------------
+
+SPARK_SPLIT_ROWS: Final = 1_000_000
+"""Messages that one Spark task reads: a fraction of a second of work, and the most that is read again when it fails."""
+SPARK_RECORD_ROWS: Final = 100_000
+"""Rows of one Arrow batch handed to Spark: large enough for its costs to vanish, some 20 MB of small messages."""
+SPARK_AWAY_NS: Final = 60 * SECOND_NS
+"""How long a Spark source waits for a broker that is away before the query fails."""
+SPARK_RETRY_NS: Final = 100 * MILLISECOND_NS
+"""Between two tries to reach it."""
+SPARK_TRIGGER_DELAY_NS: Final = 15 * 60 * SECOND_NS
+"""maxTriggerDelay when minOffsetsPerTrigger waits for more."""
+SPARK_LEASE_NS: Final = 5 * 60 * SECOND_NS
+"""Lease of what a micro-batch of the queue view holds; extended while the query lives."""
+SPARK_QUEUE_ROWS: Final = 100_000
+"""Messages leased for one micro-batch of the queue view."""
+SPARK_RUNS_MAX: Final = 50_000
+"""Runs in one offset of the queue view: a megabyte of checkpoint."""
+SPARK_IDLE_NS: Final = 50 * MILLISECOND_NS
+"""How long a source that has nothing new looks for it before it tells Spark so."""
+SPARK_LOOK_NS: Final = 5 * MILLISECOND_NS
+"""Between two looks of an idle source."""

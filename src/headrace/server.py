@@ -1,7 +1,8 @@
 """The server process: a data directory, the broker over it, and the doors in front.
 
     listeners bound  →  data directory opened  →  broker  →  doors accept  →  ready file
-    SIGTERM, SIGINT  →  doors drain  →  broker drains  →  journal closed  →  exit 0
+    SIGTERM, SIGINT  →  doors drain  →  broker drains  →  journal closed  →  exit 0      a second one: without waiting
+    SIGHUP           →  the certificate is read again
     storage fails    →  doors cut  →  exit 1 (within a second; what is durable is found by the next start)
 
 Which doors there are is a table (``DOORS``): a name, the setting with its port, and where its class is found. A door
@@ -18,11 +19,13 @@ import importlib.util
 import os
 import signal
 import socket
+import ssl
+import sys
 import tempfile
 from collections.abc import Callable, Collection, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 import msgspec
 
@@ -33,7 +36,15 @@ from headrace.clock import SystemClock
 from headrace.config import ServerConfig
 from headrace.diagnostics import logger
 from headrace.errors import HeadraceError, InvalidArgument
-from headrace.frontends import Authenticate, Door, DoorSite, is_loopback, open_listener
+from headrace.frontends import (
+    Authenticate,
+    Door,
+    DoorSite,
+    is_loopback,
+    open_listener,
+    reload_certificate,
+    server_context,
+)
 from headrace.limits import CONNECTIONS_MAX, DESCRIPTORS_KEPT, SECOND_NS
 from headrace.shard import Core
 
@@ -84,6 +95,7 @@ class Server:
         self.failure: HeadraceError | None = None
         self._asked = frozenset(asked)
         self._authenticate = authenticate
+        self._tls: ssl.SSLContext | None = None
         self._stopping = asyncio.Event()
         self._started = False
 
@@ -102,22 +114,24 @@ class Server:
                 f"host {config.host} can be reached from other machines, and no key is configured to check who calls; "
                 "without one the server listens on loopback only: use --host 127.0.0.1"
             )
-        self._clear_ready_file()
+        self._tls = server_context(config.tls)
         makers = self._find_doors()
         listeners: dict[str, socket.socket] = {}
         try:
             for name in makers:
                 port = getattr(config, f"{name}_port")
                 listeners[name] = open_listener(config.host, port, name=name)
+            self._clear_ready_file()
             core = await asyncio.get_running_loop().run_in_executor(None, self._open_core)
         except BaseException:
             for listener in listeners.values():
                 listener.close()
             raise
-        self.broker = LoopBroker(Broker(core, topic_defaults=config.topic_defaults), on_failure=self._storage_failed)
+        broker = Broker(core, topic_defaults=config.topic_defaults, auto_create=config.auto_create)
+        self.broker = LoopBroker(broker, on_failure=self._storage_failed)
         try:
             for name, make in makers.items():
-                site = DoorSite(self.broker, listeners[name], config, SystemClock(), self._authenticate)
+                site = DoorSite(self.broker, listeners[name], config, SystemClock(), self._authenticate, self._tls)
                 self.doors[name] = make(site)
             for door in self.doors.values():
                 await door.start()
@@ -130,6 +144,18 @@ class Server:
         self._started = True
         for name, address in self.addresses.items():
             _log.info("listening", door=name, address=address)
+
+    def reload(self) -> None:
+        """Read the certificate's files again; the old one stays when there is something wrong with them."""
+        if self._tls is None:
+            _log.info("nothing to reload: no certificate is configured")
+            return
+        try:
+            reload_certificate(self._tls, self.config.tls)
+        except InvalidArgument as error:
+            _log.error("the certificate was not exchanged", reason=error.message)
+        else:
+            _log.info("certificate exchanged", certificate=self.config.tls.certificate)
 
     def _find_doors(self) -> dict[str, MakeDoor]:
         """The doors that are open by configuration and present in this build."""
@@ -249,24 +275,30 @@ async def _serve(server: Server, announce: Callable[[Server], None] | None) -> i
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.ask_to_stop)
+    loop.add_signal_handler(signal.SIGHUP, server.reload)
     await server.start()
     _log.info("ready", version=version("headrace"), data_dir=server.config.data_dir, journal=server.config.journal)
     if announce is not None:
         announce(server)
     await server.wait()
-    if _exit_code(server):
-        try:
+    try:
+        if server.failure is None:
+            await server.stop()
+        else:
             async with asyncio.timeout(_FAILED_STOP_NS / SECOND_NS):
                 await server.stop()
-        except TimeoutError:
-            pass
-        return _FAILED
-    await server.stop()
-    return _exit_code(server)
+    except TimeoutError:
+        pass
+    if server.failure is not None:
+        _exit_failed()
+    return 0
 
 
-def _exit_code(server: Server) -> int:
-    return 0 if server.failure is None else _FAILED
+def _exit_failed() -> NoReturn:
+    """Leave at once: a thread may hang in a write that never ends, and there is nothing left to save."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(_FAILED)
 
 
 def run(
@@ -276,7 +308,7 @@ def run(
     authenticate: Authenticate | None = None,
     announce: Callable[[Server], None] | None = None,
 ) -> int:
-    """Serve until a signal or a failure; the exit code. Raises one sentence when it cannot start."""
+    """Serve until a signal; 0. Raises one sentence when it cannot start; a failed storage ends the process with 1."""
     _raise_descriptors()
     try:
         import uvloop

@@ -13,6 +13,7 @@ from typing import Any
 
 from headrace.batch import Batch
 from headrace.broker.broker import Broker, start_of
+from headrace.broker.messages import message_info
 from headrace.config import differences, to_plain, with_settings
 from headrace.delivery import (
     Backlog,
@@ -48,6 +49,7 @@ class Administration:
             "topic.ensure": self.topic_ensure,
             "topic.list": self.topic_list,
             "topic.show": self.topic_show,
+            "topic.offsets": self.topic_offsets,
             "topic.config": self.topic_config,
             "topic.delete": self.topic_delete,
             "topic.purge": self.topic_purge,
@@ -118,6 +120,35 @@ class Administration:
 
     def topic_show(self, topic: str, namespace: str = "default") -> Done:
         return Done(self._topic_info(self.broker.find_topic(namespace, topic)), 0)
+
+    def topic_offsets(
+        self,
+        topic: str,
+        namespace: str = "default",
+        time_ns: int | None = None,
+        from_offsets: Mapping[str, int] | None = None,
+        bytes_max: int | None = None,
+    ) -> Done:
+        """Where each partition begins and ends: [{"partition", "start", "end"}].
+
+        With ``time_ns`` also ``at``: the first offset appended at or after that time. With ``from_offsets`` and
+        ``bytes_max`` also ``within``: how far one gets from there, partition by partition, with so many bytes in all
+        (to the nearest batch; what is sealed counts as nothing).
+        """
+        found = self.broker.find_topic(namespace, topic)
+        parts: list[dict[str, Any]] = []
+        for each in found.partitions:
+            log = self.core.log(each.pid)
+            part = {"partition": each.index, "start": log.start, "end": each.end}
+            if time_ns is not None:
+                part["at"] = log.offset_at(time_ns)
+            if from_offsets is not None and bytes_max is not None:
+                first = max(from_offsets.get(str(each.index), 0), log.start)
+                share = max(1, bytes_max // len(found.partitions))
+                within = log.offset_after_bytes(log.bytes_before(first) + share)
+                part["within"] = min(max(within, first + 1), each.end)
+            parts.append(part)
+        return Done({"created_ns": found.created_ns, "partitions": parts}, 0)
 
     def topic_config(self, topic: str, namespace: str = "default", settings: Mapping[str, Any] | None = None) -> Done:
         """Change settings; those not named stay."""
@@ -423,24 +454,3 @@ def _in_state(backlog: Backlog, state: str) -> Iterator[int]:
         yield from backlog.dead
     else:
         raise InvalidArgument(f"state {state!r}: must be ready, scheduled, leased or dead")
-
-
-def message_info(topic: Topic, index: int, batch: Batch, i: int) -> dict[str, Any]:
-    """One message as a plain mapping."""
-    message = batch.message(i)
-    return {
-        "id": message.id,
-        "namespace": topic.namespace,
-        "topic": topic.name,
-        "partition": index,
-        "offset": message.offset,
-        "key": message.key,
-        "value": message.value,
-        "headers": message.headers,
-        "priority": message.priority,
-        "published_ns": message.append_time_ns,
-        "deliver_at_ns": message.deliver_at_ns,
-        "expires_at_ns": message.expires_at_ns,
-        "dedup_id": message.dedup_id,
-        "timestamp_ns": message.timestamp_ns,
-    }

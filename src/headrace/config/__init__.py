@@ -4,7 +4,7 @@
 """
 
 from headrace.config.group import GroupConfig, RetryOverrides
-from headrace.config.server import LogConfig, MetricsConfig, ServerConfig
+from headrace.config.server import LogConfig, MetricsConfig, ServerConfig, TlsConfig
 from headrace.config.settings import (
     Assignment,
     Setting,
@@ -27,6 +27,7 @@ __all__ = [
     "RetryOverrides",
     "ServerConfig",
     "Setting",
+    "TlsConfig",
     "TopicConfig",
     "apply",
     "differences",

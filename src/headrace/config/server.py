@@ -12,7 +12,7 @@ from headrace.config.topic import TopicConfig
 from headrace.ids import NODE_ID_MAX
 from headrace.limits import SECOND_NS
 
-__all__ = ["JournalBackend", "LogConfig", "LogFormat", "LogLevel", "MetricsConfig", "ServerConfig"]
+__all__ = ["JournalBackend", "LogConfig", "LogFormat", "LogLevel", "MetricsConfig", "ServerConfig", "TlsConfig"]
 
 JournalBackend = Literal["disk", "memory"]
 LogFormat = Literal["auto", "console", "json"]
@@ -45,6 +45,20 @@ class MetricsConfig(msgspec.Struct, frozen=True, kw_only=True):
         check(self)
 
 
+class TlsConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Encryption of the doors; without a certificate they speak in the clear."""
+
+    certificate: Annotated[
+        str, Setting(Text("a file name", empty=True), "", "certificate chain, PEM; read again on SIGHUP")
+    ] = ""
+    key: Annotated[
+        str, Setting(Text("a file name", empty=True), "", "its private key, PEM; may stand in the same file")
+    ] = ""
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that can be set for a server process."""
 
@@ -64,8 +78,10 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     drain_timeout_ns: Annotated[
         int, Setting(Duration(), "drain_timeout", "how long a stop waits for work in flight")
     ] = 30 * SECOND_NS
+    auto_create: Annotated[bool, Setting(Flag(), "", "topics appear on first use")] = True
     log: LogConfig = LogConfig()
     metrics: MetricsConfig = MetricsConfig()
+    tls: TlsConfig = TlsConfig()
     topic_defaults: TopicConfig = TopicConfig()
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from headrace.batch import Batch, Message, encode
+from headrace.batch import Batch, Message, MessageView, encode
 from headrace.config import GroupConfig, TopicConfig
 from headrace.delivery import facts as f
 from headrace.delivery.backlog import Backlog
@@ -98,7 +98,7 @@ def _death(backlog: Backlog, death: Death, now_ns: int) -> f.Died:
     return f.Died(death.gid, death.pid, death.lease_id, death.offset, death.reason, death.error, attempts, now_ns)
 
 
-def _copy(backlog: Backlog, death: Death, fact: f.Died, message: Message) -> Message:
+def _copy(backlog: Backlog, death: Death, fact: f.Died, message: MessageView) -> Message:
     partition, group = backlog.partition, backlog.group
     known = backlog.tries.get(death.offset)
     lease = backlog.leases.get(death.lease_id)
@@ -109,6 +109,7 @@ def _copy(backlog: Backlog, death: Death, fact: f.Died, message: Message) -> Mes
         TOPIC: group.topic.name,
         PARTITION: str(partition.index),
         OFFSET: str(death.offset),
+        ID: str(message.id),
         GROUP: group.name,
         REASON: death.reason,
         ATTEMPTS: str(fact.attempts),
@@ -120,8 +121,8 @@ def _copy(backlog: Backlog, death: Death, fact: f.Died, message: Message) -> Mes
     return Message(message.value, message.key, headers, message.priority, timestamp_ns=message.timestamp_ns)
 
 
-def _without_marks(headers: dict[str, str | bytes] | None) -> dict[str, str | bytes]:
-    return {name: value for name, value in (headers or {}).items() if not name.startswith(_MARK)}
+def _without_marks(headers: dict[str, str | bytes]) -> dict[str, str | bytes]:
+    return {name: value for name, value in headers.items() if not name.startswith(_MARK)}
 
 
 def _dead_letter_partition(
@@ -198,9 +199,9 @@ def decide_redrive(state: State, command: Redrive, now_ns: int) -> Outcome:
     return Outcome(facts, (done, span_of(moved) if moved else Span(0, 0), lost), batches)
 
 
-def _place(state: State, dead: Topic, message: Message, tid: int | None) -> tuple[int, int, int] | None:
+def _place(state: State, dead: Topic, message: MessageView, tid: int | None) -> tuple[int, int, int] | None:
     """Where a dead letter goes: (pid, the one group or -1, its place in time or 0)."""
-    headers = message.headers or {}
+    headers = message.headers
     if tid is not None:
         target = state.topics.get(tid)
         if target is None:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from pyroaring import BitMap64
 
-from headrace.batch import Batch, Message
+from headrace.batch import Batch, MessageView
 from headrace.config import GroupConfig, TopicConfig
 from headrace.delivery.facts import Fact
 from headrace.delivery.offsets import Span
@@ -156,7 +156,7 @@ class Bury(msgspec.Struct):
     """Make deaths final. ``contents``: the messages, for the dead letters; one that is missing dies without a copy."""
 
     deaths: Sequence[Death]
-    contents: Mapping[tuple[int, int], Message]
+    contents: Mapping[tuple[int, int], MessageView]
     ends: Mapping[int, int] = msgspec.field(
         default_factory=dict
     )  # of partitions that the same frame has published into
@@ -225,7 +225,7 @@ class Redrive(msgspec.Struct):
 
     pid: int
     span: Span
-    contents: Mapping[int, Message] | None = None
+    contents: Mapping[int, MessageView] | None = None
     tid: int | None = None
 
 

@@ -206,10 +206,11 @@ def _due(state: State, fact: f.Due) -> None:
     partition.scheduled -= BitMap64(fact.offsets)
     for offset in fact.offsets:
         partition.moved.pop(offset, None)
+    times = fact.due_ms()
     for group in partition.topic.groups.values():
         backlog = group.backlogs[fact.pid]
-        for offset in fact.offsets:
-            backlog.add_due(fact.at_ms, offset)
+        for due_ms, offset in zip(times, fact.offsets, strict=True):
+            backlog.add_due(due_ms, offset)
     state.now_ns = max(state.now_ns, fact.at_ms * MS_NS)
 
 
@@ -374,8 +375,8 @@ def _extended(state: State, fact: f.Extended) -> None:
 def _backoff_ended(state: State, fact: f.BackoffEnded) -> None:
     backlog = state.groups[fact.gid].backlogs[fact.pid]
     backlog.waiting -= BitMap64(fact.offsets)
-    for offset in fact.offsets:
-        backlog.add_again(fact.at_ms, offset, front=False)
+    for due_ms, offset in zip(fact.due_ms(), fact.offsets, strict=True):
+        backlog.add_again(due_ms, offset, front=False)
     state.now_ns = max(state.now_ns, fact.at_ms * MS_NS)
 
 

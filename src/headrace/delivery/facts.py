@@ -125,12 +125,20 @@ class Published(_Fact, tag=8):
     front_ms: int = 0
 
 
-class Due(_Fact, tag=9):
-    """Scheduled messages came due, in this order."""
+class _Times(_Fact):
+    def due_ms(self) -> list[int]:
+        """When each of the messages was due."""
+        at_ms, count = self.at_ms, len(self.offsets)  # type: ignore[attr-defined]
+        return [at_ms - late for late in self.late_ms] if self.late_ms else [at_ms] * count  # type: ignore[attr-defined]
+
+
+class Due(_Times, tag=9):
+    """Scheduled messages came due, in this order; ``late_ms``: how long ago, where it was not in this millisecond."""
 
     pid: int
     offsets: list[int]
     at_ms: int
+    late_ms: list[int] = []
 
 
 class Cancelled(_Offsets, tag=10):
@@ -214,11 +222,12 @@ class Extended(_Offsets, tag=16):
     deadline_ns: int
 
 
-class BackoffEnded(_Fact, tag=17):
+class BackoffEnded(_Times, tag=17):
     gid: int
     pid: int
     offsets: list[int]
     at_ms: int
+    late_ms: list[int] = []
 
 
 class Died(_Fact, tag=18):

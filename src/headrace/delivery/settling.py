@@ -83,7 +83,7 @@ def decide_settle(state: State, command: SettleMany, now_ns: int) -> Outcome:
         _refuse_rest(receipts, rest, refused)
     if not (command.publish or command.cancel):
         if group.policy.fifo:
-            facts = _without_overlap(facts)
+            facts = _without_overlap(facts, deaths)
         return Outcome(facts, SettleDone(settled, refused), deaths=deaths)
     if refused:
         return refuse(refused[0][1])
@@ -259,9 +259,12 @@ def _behind(backlog: Backlog, first: int, taken: Span, now_ns: int) -> Iterator[
             )
 
 
-def _without_overlap(facts: list[f.Fact]) -> list[f.Fact]:
-    """A message that the call itself settles is not also taken back as being behind another one."""
+def _without_overlap(facts: list[f.Fact], deaths: Sequence[Death]) -> list[f.Fact]:
+    """A message that the call itself settles is not also taken back as being behind another one; one that is taken back
+    is not extended."""
     own: dict[int, BitMap64] = {}
+    for death in deaths:
+        own.setdefault(death.lease_id, BitMap64()).add(death.offset)
     for fact in facts:
         if not (type(fact) is f.Released and fact.reason == "behind") and isinstance(
             fact, (f.Acked, f.Retried, f.Released, f.Expired)
@@ -276,6 +279,12 @@ def _without_overlap(facts: list[f.Fact]) -> list[f.Fact]:
             if not rest:
                 continue
             fact = f.Released(fact.gid, fact.pid, fact.lease_id, *span_of(rest).packed(), fact.at_ns, "behind")
+        elif type(fact) is f.Extended and fact.lease_id in own:
+            rest = fact.span().bitmap() - own[fact.lease_id]
+            if not rest:
+                continue
+            packed = span_of(rest).packed()
+            fact = f.Extended(fact.gid, fact.pid, fact.lease_id, *packed, fact.at_ns, fact.deadline_ns)
         kept.append(fact)
     return kept
 
@@ -295,7 +304,7 @@ def _with_outputs(
     batches: list[Batch] = []
     published: list[PublishDone] = []
     if group.policy.fifo:
-        facts = _without_overlap(facts)
+        facts = _without_overlap(facts, deaths)
     if len({pid for pid, _ in command.publish}) != len(command.publish):
         return refuse(InvalidArgument("settle publishes two batches into one partition: put them into one batch"))
     for pid, batch in command.publish:

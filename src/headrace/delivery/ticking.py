@@ -86,13 +86,19 @@ def _due(state: State, pid: int, now_ms: int, room: int, facts: list[f.Fact]) ->
         return 0
     scheduled, moved = partition.scheduled, partition.moved
     taken = partition.schedule.pop_due(now_ms, room)
-    offsets = [offset for due_ms, offset in taken if offset in scheduled and moved.get(offset, due_ms) == due_ms]
-    if offsets:
-        facts.append(f.Due(pid, offsets, now_ms))
+    due = [(at_ms, offset) for at_ms, offset in taken if offset in scheduled and moved.get(offset, at_ms) == at_ms]
+    if due:
+        offsets = [offset for _, offset in due]
+        facts.append(f.Due(pid, offsets, now_ms, _lateness(due, now_ms)))
         # A message may outlive its own delay: then it comes due and expires in one step.
         _expire(state, pid, BitMap64(offsets) & partition.lapsed, now_ms * MS_NS, facts, coming_due=True)
     state.arm(SCHEDULE, pid, 0, partition.schedule.next_due_ms())
     return len(taken)
+
+
+def _lateness(due: list[tuple[int, int]], now_ms: int) -> list[int]:
+    """Order is by due time, not by when somebody looked."""
+    return [now_ms - at_ms for at_ms, _ in due] if due[0][0] < now_ms else []
 
 
 def _backoffs(state: State, gid: int, pid: int, now_ms: int, room: int, facts: list[f.Fact]) -> int:
@@ -102,9 +108,9 @@ def _backoffs(state: State, gid: int, pid: int, now_ms: int, room: int, facts: l
         return 0
     waiting, tries = backlog.waiting, backlog.tries
     taken = backlog.backoffs.pop_due(now_ms, room)
-    offsets = [offset for due_ms, offset in taken if offset in waiting and tries[offset].due_ms == due_ms]
-    if offsets:
-        facts.append(f.BackoffEnded(gid, pid, offsets, now_ms))
+    due = [(at_ms, offset) for at_ms, offset in taken if offset in waiting and tries[offset].due_ms == at_ms]
+    if due:
+        facts.append(f.BackoffEnded(gid, pid, [offset for _, offset in due], now_ms, _lateness(due, now_ms)))
     state.arm(BACKOFFS, gid, pid, backlog.backoffs.next_due_ms())
     return len(taken)
 

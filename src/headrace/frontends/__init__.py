@@ -3,5 +3,17 @@
 from headrace.frontends.access import Authenticate, Principal, guard, is_loopback
 from headrace.frontends.doors import Door, DoorSite
 from headrace.frontends.listening import open_listener, spelled
+from headrace.frontends.tls import reload_certificate, server_context
 
-__all__ = ["Authenticate", "Door", "DoorSite", "Principal", "guard", "is_loopback", "open_listener", "spelled"]
+__all__ = [
+    "Authenticate",
+    "Door",
+    "DoorSite",
+    "Principal",
+    "guard",
+    "is_loopback",
+    "open_listener",
+    "reload_certificate",
+    "server_context",
+    "spelled",
+]

@@ -43,7 +43,7 @@ def guard(principal: Principal | None, verb: Verb, namespace: str, topic: str) -
 
 _CONSUMERS_CALLS = frozenset(
     {"browse", "explain", "group.list", "group.show", "read", "schedule.count", "schedule.list", "schedule.show"}
-    | {"stats", "topic.list", "topic.show", "trace"}
+    | {"stats", "topic.list", "topic.offsets", "topic.show", "trace"}
 )
 _PRODUCERS_CALLS = frozenset({"schedule.cancel", "schedule.move", "topic.ensure"})
 

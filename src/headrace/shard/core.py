@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from headrace import delivery as d
-from headrace.batch import Batch, Message
+from headrace.batch import Batch, MessageView
 from headrace.clock import Clock
 from headrace.delivery import (
     Group,
@@ -255,14 +255,14 @@ class Core:
         """The log of a partition (an empty one where nothing was ever published)."""
         return self.logs.get(pid) or self._new_log(pid)
 
-    def _contents(self, places: Sequence[tuple[int, int]]) -> dict[tuple[int, int], Message]:
+    def _contents(self, places: Sequence[tuple[int, int]]) -> dict[tuple[int, int], MessageView]:
         """The messages at these places; those whose log is gone are missing."""
-        found: dict[tuple[int, int], Message] = {}
+        found: dict[tuple[int, int], MessageView] = {}
         for pid, offset in places:
             log = self.logs.get(pid)
             batch = log.batch_at(offset) if log is not None else None
             if batch is not None:
-                found[pid, offset] = batch.message(offset - batch.base_offset).to_message()
+                found[pid, offset] = batch.message(offset - batch.base_offset)
         return found
 
     def _fetch_for(self, command: d.Command, outcome: d.Outcome) -> None:

@@ -9,7 +9,9 @@ The rules:
   own, and the session's heartbeat ends it unless the bytes at least trickle out.
 - Requests that can bring much (pulls, calls) are started while there is room for what they may bring, and wait
   in line otherwise; publishes and settles bring little and are started at once, up to the session's limits.
-- When the connection ends, whoever consumed through it leaves: its leases are given back at once.
+- A frame that has begun is kept until it is whole: what all connections keep that way is counted by the door.
+- When the connection ends, whoever consumed through it leaves, and its leases are given back at once: uncounted after
+  a CLOSE, as spent attempts when it broke, so that a message that kills its consumers does not go round for ever.
 
 Time is the session's: one timer, armed for its ``next_due_ns`` and re-armed when it fires, not at every byte.
 """
@@ -58,6 +60,7 @@ class NativeConnection(asyncio.Protocol):
     __slots__ = (
         "_broker",
         "_calls",
+        "_clean",
         "_door",
         "_flush_planned",
         "_lease_bytes",
@@ -101,6 +104,7 @@ class NativeConnection(asyncio.Protocol):
         self._flush_planned = False
         self._reading = True
         self._writing_paused = False
+        self._clean = False  # the end was announced, by either side
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
 
@@ -118,7 +122,11 @@ class NativeConnection(asyncio.Protocol):
         self._after()
 
     def data_received(self, data: bytes) -> None:
-        self.session.receive_bytes(data, self._door.now_ns())
+        session = self.session
+        before = session.buffered_bytes
+        session.receive_bytes(data, self._door.now_ns())
+        if before or session.buffered_bytes:
+            self._door.begun(self, session.buffered_bytes)
         self._react()
 
     def eof_received(self) -> bool:
@@ -132,6 +140,7 @@ class NativeConnection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._leave()
+        self._door.begun(self, 0)
         self._door.gone(self)
 
     def pause_writing(self) -> None:
@@ -159,6 +168,8 @@ class NativeConnection(asyncio.Protocol):
                 correlation = getattr(event, "correlation", 0)
                 if correlation:
                     self.session.send_error(correlation, error)
+            except Exception as error:  # noqa: BLE001 - one request must not take the process down
+                self._fail(error)
         self._after()
 
     def touch(self) -> None:
@@ -242,10 +253,10 @@ class NativeConnection(asyncio.Protocol):
         pushes, self.pushes = self.pushes, None
         for push in pushes.values() if pushes else ():
             if push.source is not None:
-                push.source.close()
+                push.source.close(clean=self._clean)
         pulled, self._pulled = self._pulled, None
         for member in pulled or ():
-            self._door.puller_gone(member)
+            self._door.puller_gone(member, clean=self._clean)
         self._line = None
         for task in list(self._tasks or ()):
             task.cancel()
@@ -271,6 +282,7 @@ class NativeConnection(asyncio.Protocol):
             self.go_away(self._door.draining_ns)
 
     def _on_closed(self, event: native.Closed) -> None:
+        self._clean = event.by == "peer" or isinstance(event.error, errors.Draining)
         if event.error is not None and event.by == "us":
             _log.info("closed a connection", peer=self.peer, code=event.error.code, reason=event.error.message)
 
@@ -542,9 +554,13 @@ class NativeConnection(asyncio.Protocol):
         if self._tasks is not None:
             self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("a request failed", peer=self.peer, exc_info=error)
-            self.session.send_close(errors.Closed("an internal error ended this connection; see the server's log"))
+            self._fail(error)
             self.touch()
+
+    def _fail(self, error: BaseException) -> None:
+        """A fault of ours: it ends this connection and is told to whoever runs the server."""
+        _log.error("a request failed", peer=self.peer, exc_info=error)
+        self.session.send_close(errors.Closed("an internal error ended this connection; see the server's log"))
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

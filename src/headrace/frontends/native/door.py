@@ -37,6 +37,8 @@ class NativeDoor:
         self._empty.set()
         self._server: asyncio.Server | None = None
         self._refused = 0
+        self._begun: dict[NativeConnection, int] = {}  # bytes of frames that are not whole, the oldest first
+        self._begun_bytes = 0
         self._pullers: dict[tuple[str, str, str, str], int] = {}  # (namespace, topic, group, consumer) → connections
 
     @property
@@ -46,7 +48,11 @@ class NativeDoor:
     async def start(self) -> None:
         """Accept from now on."""
         self._server = await self.loop.create_server(
-            lambda: NativeConnection(self), sock=self.site.listener, ssl=self.site.tls, backlog=limits.LISTEN_BACKLOG
+            lambda: NativeConnection(self),
+            sock=self.site.listener,
+            ssl=self.site.tls,
+            ssl_handshake_timeout=limits.NATIVE_HELLO_TIMEOUT_NS / 1e9 if self.site.tls is not None else None,
+            backlog=limits.LISTEN_BACKLOG,
         )
 
     def admit(self, connection: NativeConnection) -> errors.HeadraceError | None:
@@ -66,11 +72,26 @@ class NativeDoor:
         if not self.connections:
             self._empty.set()
 
+    def begun(self, connection: NativeConnection, size_bytes: int) -> None:
+        """A connection keeps so many bytes of a frame that is not whole; beyond a limit the oldest ones must go."""
+        begun = self._begun
+        self._begun_bytes += size_bytes - begun.get(connection, 0)
+        if size_bytes:
+            begun[connection] = size_bytes
+        else:
+            begun.pop(connection, None)
+        while self._begun_bytes > limits.BEGUN_FRAMES_BYTES_MAX and len(begun) > 1:
+            oldest = next(iter(begun))
+            self._begun_bytes -= begun.pop(oldest)
+            oldest.close(
+                errors.Overloaded("too much memory is taken by frames that are not whole; yours is the oldest")
+            )
+
     def puller_came(self, member: tuple[str, str, str, str]) -> None:
         """A consumer pulls by name through one more connection."""
         self._pullers[member] = self._pullers.get(member, 0) + 1
 
-    def puller_gone(self, member: tuple[str, str, str, str]) -> None:
+    def puller_gone(self, member: tuple[str, str, str, str], *, clean: bool) -> None:
         """And through one less: with the last one it leaves, and its leases are given back."""
         self._pullers[member] -= 1
         if self._pullers[member]:
@@ -80,7 +101,7 @@ class NativeDoor:
         broker = self.site.broker
 
         def leave() -> Done:
-            return broker.broker.leave(broker.broker.find_group(*names).gid, consumer)
+            return broker.broker.leave(broker.broker.find_group(*names).gid, consumer, clean=clean)
 
         broker.host.then(leave, lambda _: None)
 
