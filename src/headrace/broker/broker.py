@@ -9,10 +9,11 @@ another process may own it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from headrace.batch import Batch
+from headrace.broker.messages import at_offsets
 from headrace.calls import BY_KEY, Duplicate, LeasedBatch, Part, Refusal, Run, Settle, Settled
 from headrace.config import GroupConfig, TopicConfig, with_settings
 from headrace.delivery import (
@@ -37,6 +38,7 @@ from headrace.delivery import (
     span_of,
 )
 from headrace.errors import HeadraceError, InvalidArgument, UnknownGroup, UnknownTopic
+from headrace.log import PartitionLog
 from headrace.names import check_group_name, check_namespace_name, check_topic_name
 from headrace.shard.core import Core, Done
 
@@ -203,11 +205,15 @@ class Broker:
 
     def contents(self, grant: Grant) -> Iterable[LeasedBatch]:
         """What a grant is about, batch by batch."""
-        span, index = grant.span, self.core.state.partitions[grant.pid].index
-        for batch in self.core.log(grant.pid).batches(span.first, span.last + 1):
-            chosen = _part_of(batch, span)
-            if chosen is not None:
-                yield LeasedBatch(index, grant.lease_id, chosen, grant.deadline_ns, grant.attempts)
+        span, log = grant.span, self.core.log(grant.pid)
+        if grant.order or span.bits is not None:
+            chosen = _gathered(log, grant.offsets())
+        else:
+            stored = log.batches(span.first, span.last + 1)
+            chosen = (part for batch in stored if (part := _part_of(batch, span)) is not None)
+        index = self.core.state.partitions[grant.pid].index
+        for batch in chosen:
+            yield LeasedBatch(index, grant.lease_id, batch, grant.deadline_ns, grant.attempts)
 
     # -- settling ------------------------------------------------------------------------------------------------------
 
@@ -307,26 +313,31 @@ class Broker:
         return [(pid, span_of(offsets)) for pid, offsets in by_pid.items()]
 
 
-def _part_of(batch: Batch, span: Span) -> Batch | None:
-    """The messages of a stored batch that are in a span."""
-    base, end = batch.base_offset, batch.base_offset + batch.count
-    if span.bits is None:
-        first, last = max(base, span.first), min(end, span.first + span.count)
-        if first >= last:
-            return None
-        return batch if last - first == batch.count else batch.slice(first - base, last - base)
-    inside = [offset - base for offset in _between(span, base, end)]
-    if not inside:
+def _part_of(batch: Batch, run: Span) -> Batch | None:
+    """The messages of a stored batch that are in a run."""
+    base = batch.base_offset
+    first, last = max(base, run.first), min(base + batch.count, run.first + run.count)
+    if first >= last:
         return None
-    return batch if len(inside) == batch.count else batch.select(inside)
+    return batch if last - first == batch.count else batch.slice(first - base, last - base)
 
 
-def _between(span: Span, first: int, end: int) -> Iterable[int]:
-    bits = span.bits
-    if bits is None:
-        return range(max(first, span.first), min(end, span.first + span.count))
-    before = bits.rank(first - 1) if first else 0
-    return bits[before : before + bits.range_cardinality(first, end)]
+def _gathered(log: PartitionLog, offsets: Iterable[int]) -> Iterator[Batch]:
+    """Messages in the order given; those that follow each other in one stored batch stay together."""
+    stored: Batch | None = None
+    indexes: list[int] = []
+    for _, batch, i in at_offsets(log, offsets):
+        if stored is not None and (batch is not stored or i <= indexes[-1]):
+            yield _select(stored, indexes)
+            indexes = []
+        stored = batch
+        indexes.append(i)
+    if stored is not None:
+        yield _select(stored, indexes)
+
+
+def _select(batch: Batch, indexes: list[int]) -> Batch:
+    return batch if len(indexes) == batch.count else batch.select(indexes)
 
 
 def _runs(receipts: Receipts) -> Iterable[tuple[int, int]]:

@@ -6,7 +6,7 @@ An expected refusal is a reply, an instance of ``HeadraceError``, never an excep
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -279,13 +279,19 @@ class PublishDone(msgspec.Struct, frozen=True, gc=False):
 
 
 class Grant(msgspec.Struct, frozen=True, gc=False):
-    """Leased messages of one partition; ``attempts`` has those whose attempt is not the first."""
+    """Leased messages of one partition; ``attempts`` has those whose attempt is not the first. ``order``: how they are
+    to be handed out, where that is not the order of their offsets."""
 
     pid: int
     lease_id: int
     span: Span
     deadline_ns: int
     attempts: Mapping[int, int]
+    order: Sequence[int] = ()
+
+    def offsets(self) -> Iterable[int]:
+        """The messages in the order they are to be handed out."""
+        return self.order or self.span
 
 
 class SettleDone(msgspec.Struct, frozen=True, gc=False):

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from operator import lt
 
 from pyroaring import BitMap64
 
@@ -80,24 +81,23 @@ class Lane:
         own = (appended_ms(offset), offset)
         return own if late is None or own[0] <= late[0] else late
 
-    def peek(self, most: int, first_after: Callable[[int], int]) -> Span:
-        """The next ``most`` messages, left where they are."""
+    def peek(self, most: int, first_after: Callable[[int], int]) -> tuple[Span, Sequence[int]]:
+        """The next ``most`` messages, left where they are; and their order, where it is not that of offsets."""
         main = self.main
         if not self.front and not self.late:
             if not main:
-                return EMPTY
+                return EMPTY, ()
             first = self._hint
             if first not in main:
                 first = self._hint = main.next_set_bit(first)
             if most == 1 or main.contains_range(first, first + most):
-                return Span(first, most)
-            return span_of(main[:most])
-        return self._peek_merged(most, first_after)
+                return Span(first, most), ()
+            return span_of(main[:most]), ()
+        order = self._peek_merged(most, first_after)
+        return span_of(order), () if all(map(lt, order, order[1:])) else order
 
-    def _peek_merged(self, most: int, first_after: Callable[[int], int]) -> Span:
-        chosen = BitMap64()
-        for _, offset in self.front[:most]:
-            chosen.add(offset)
+    def _peek_merged(self, most: int, first_after: Callable[[int], int]) -> list[int]:
+        chosen = [offset for _, offset in self.front[:most]]
         self._settle_late()
         main = self.main
         i = 0
@@ -112,16 +112,16 @@ class Lane:
             before = main.rank(limit - 1) if main and limit else 0
             if before > i:
                 taken = main[i : min(before, i + room)]
-                chosen |= taken
+                chosen += taken
                 i += len(taken)
                 room = most - len(chosen)
                 if room <= 0:
                     break
-            chosen.add(offset)
+            chosen.append(offset)
         room = most - len(chosen)
         if room > 0 and main:
-            chosen |= main[i : i + room]
-        return span_of(chosen)
+            chosen += main[i : i + room]
+        return chosen
 
     def ordered(self, first_after: Callable[[int], int]) -> Iterator[tuple[int, int]]:
         """Front and late messages with their ms, in order (main is in order by itself)."""

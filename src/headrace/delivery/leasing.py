@@ -7,7 +7,7 @@ each giving as much as is wanted, so that a grant is few runs and over many gran
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from headrace.delivery import facts as f
 from headrace.delivery.backlog import Backlog
@@ -66,10 +66,10 @@ def decide_lease(state: State, command: LeaseUpTo, now_ns: int) -> Outcome:
     deadline_ns = now_ns + lease_ns
     lease_id = state.next_lease_id
     for lane_number, backlog, lane, share in _places(state, group, backlogs, most, now_ns):
-        span = lane.peek(min(share, most), backlog.partition.first_after)
+        span, order = lane.peek(min(share, most), backlog.partition.first_after)
         if not span.count:
             continue
-        fact, grant = _granted(backlog, span, lane_number, lease_id, command.consumer, now_ns, deadline_ns)
+        fact, grant = _granted(backlog, span, order, lane_number, lease_id, command.consumer, now_ns, deadline_ns)
         facts.append(fact)
         grants.append(grant)
         if policy.auto_ack:
@@ -97,10 +97,10 @@ def _lease_plain(state: State, group: Group, command: LeaseUpTo, now_ns: int, de
     for number, lane in enumerate(backlog.lanes):
         if lane is None:
             continue
-        span = lane.peek(most, backlog.partition.first_after)
+        span, order = lane.peek(most, backlog.partition.first_after)
         if not span.count:
             continue
-        fact, grant = _granted(backlog, span, number, lease_id, command.consumer, now_ns, deadline_ns)
+        fact, grant = _granted(backlog, span, order, number, lease_id, command.consumer, now_ns, deadline_ns)
         facts.append(fact)
         grants.append(grant)
         most -= span.count
@@ -111,7 +111,14 @@ def _lease_plain(state: State, group: Group, command: LeaseUpTo, now_ns: int, de
 
 
 def _granted(
-    backlog: Backlog, span: Span, lane: int, lease_id: int, consumer: str, now_ns: int, deadline_ns: int
+    backlog: Backlog,
+    span: Span,
+    order: Sequence[int],
+    lane: int,
+    lease_id: int,
+    consumer: str,
+    now_ns: int,
+    deadline_ns: int,
 ) -> tuple[f.Leased, Grant]:
     pid = backlog.partition.pid
     bits = b"" if span.bits is None else span.bits.serialize()
@@ -121,7 +128,7 @@ def _granted(
         attempts = {offset: tries[offset].attempts + 1 for offset in span if offset in tries}
     return (
         f.Leased(backlog.group.gid, pid, lease_id, consumer, span.first, span.count, bits, now_ns, deadline_ns, lane),
-        Grant(pid, lease_id, span, deadline_ns, attempts),
+        Grant(pid, lease_id, span, deadline_ns, attempts, order),
     )
 
 
