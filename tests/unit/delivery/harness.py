@@ -52,7 +52,7 @@ from headrace.errors import HeadraceError
 from headrace.journal import Journal, MemoryJournal
 from headrace.shard.core import FACTS, Core
 
-__all__ = ["DAY", "HOUR", "MINUTE", "MS", "S", "START_NS", "Delivery", "Stage", "plain", "retry", "settings_of"]
+__all__ = ["DAY", "HOUR", "MINUTE", "MS", "START_NS", "Delivery", "S", "Stage", "plain", "retry", "settings_of"]
 
 MS = 1_000_000
 S = 1_000 * MS
@@ -145,10 +145,9 @@ class Stage:
         topic: str | None = None,
         **settings: Any,
     ) -> Any:
-        reply = self.do(
+        return self.do(
             CreateGroup(self._topic(topic).tid, name, GroupConfig(**settings), durable=durable, start=start or Start())
         )
-        return reply
 
     def the_group(self, name: str = "default", topic: str | None = None) -> Group:
         return self._topic(topic).groups[name]
@@ -345,7 +344,7 @@ class Stage:
         assert meaning(restore(live), self.now_ns) == live
 
 
-# -- what must always hold -----------------------------------------------------------------------------------------------
+# -- what must always hold ----------------------------------------------------------------------------------------------
 
 
 def states_of(backlog: Backlog) -> dict[int, State]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from unit.delivery.harness import HOUR, MINUTE, MS, S, Stage
 
 from headrace.batch import Message
 from headrace.delivery import PublishDone, snapshot
 from headrace.errors import DuplicateConflict
+from unit.delivery.harness import HOUR, MINUTE, MS, S, Stage
 
 
 def msg(value: str, dedup_id: str | None) -> Message:

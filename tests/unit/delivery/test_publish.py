@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from unit.delivery.harness import MS, Stage, plain
 
 from headrace.batch import Message, encode
 from headrace.delivery import Publish, PublishDone, State, snapshot
 from headrace.errors import InvalidArgument, PayloadTooLarge, QueueFull, UnknownTopic
+from unit.delivery.harness import MS, Stage, plain
 
 
 @pytest.mark.feature("F076")

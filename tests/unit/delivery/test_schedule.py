@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from unit.delivery.harness import DAY, HOUR, MINUTE, MS, S, Stage
 
 from headrace.batch import Message
 from headrace.delivery import State, snapshot
 from headrace.errors import InvalidArgument, UnknownTopic
+from unit.delivery.harness import DAY, HOUR, MINUTE, MS, S, Stage
 
 
 def after(value: str, delay_ns: int, key: str | None = None, priority: int = 5) -> Message:
