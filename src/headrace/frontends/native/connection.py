@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from headrace import errors, limits
 from headrace.batch import HIGHEST_LIMITS, Batch
@@ -111,7 +111,7 @@ class NativeConnection(asyncio.Protocol):
     # -- the transport -------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - for the type checker
+        transport = cast("asyncio.Transport", transport)  # not an instance of it under uvloop
         self._transport = transport
         transport.set_write_buffer_limits(limits.WRITE_BYTES_HIGH, limits.WRITE_BYTES_LOW)
         peer = transport.get_extra_info("peername")
