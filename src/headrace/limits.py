@@ -92,6 +92,38 @@ MQTT_REQUESTS_MAX: Final = 64
 MQTT_HELD_BYTES_MAX: Final = 256 * KIB
 """Bytes taken from a client after we asked the shell to stop reading it."""
 
+# -- http -------------------------------------------------------------------------------------------------------------
+HTTP_HEAD_BYTES_MAX: Final = 32 * KIB
+"""Request line and headers: a token of a few KiB and what browsers send fit."""
+HTTP_HEADERS_MAX: Final = 100
+"""Headers of one request: each is a Python object."""
+HTTP_BODY_BYTES_DEFAULT: Final = 16 * MIB
+"""One request, before and after it is inflated: a full batch of 2 KiB messages in base64."""
+HTTP_BODY_BYTES_MAX: Final = 128 * MIB
+"""The highest body limit that may be configured: the largest message in base64, with room."""
+HTTP_BODIES_BYTES_MAX: Final = 256 * MIB
+"""Bodies that are being received, over all connections; above it requests are told to come back."""
+HTTP_REQUEST_RATE_MIN: Final = 16 * KIB
+"""Bytes a second a request must manage once its grace is over."""
+HTTP_SWEEP_NS: Final = SECOND_NS
+"""Between two looks for requests that drip and connections that idle: one timer for all of them."""
+HTTP_PIPELINE_MAX: Final = 32
+"""Requests sent ahead on one connection; more than any client that waits for answers."""
+HTTP_MESSAGES_MAX: Final = BATCH_MESSAGES_MAX
+"""Messages in one publish: a request is one batch, stored whole or not at all."""
+HTTP_LEASE_MESSAGES_MAX: Final = 10_000
+"""Messages one lease may ask for: some 5 MB of JSON."""
+HTTP_PAGE_MESSAGES: Final = 100
+"""Messages of a page whose request does not say."""
+HTTP_STREAMS_MAX: Final = 256
+"""Endless and long answers under way: replays, events."""
+HTTP_STREAM_BYTES: Final = 256 * KIB
+"""Of a replay, handed to the socket in one piece."""
+HTTP_EVENTS_HEARTBEAT_NS: Final = 15 * SECOND_NS
+"""Between two signs of life of an event stream: common proxies cut after thirty seconds of silence."""
+HTTP_EVENTS_CREDIT_MAX: Final = 1_000
+"""Messages pushed to one event stream and not yet settled."""
+
 # -- delivery ---------------------------------------------------------------------------------------------------------
 PRODUCERS_MAX: Final = 10_000
 """Producers whose repetitions a partition recognises; the one quiet for longest is forgotten first."""

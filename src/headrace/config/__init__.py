@@ -4,7 +4,7 @@
 """
 
 from headrace.config.group import GroupConfig, RetryOverrides
-from headrace.config.server import LogConfig, MetricsConfig, ServerConfig, TlsConfig
+from headrace.config.server import AuthConfig, HttpConfig, LogConfig, MetricsConfig, ServerConfig, TlsConfig
 from headrace.config.settings import (
     Assignment,
     Setting,
@@ -20,7 +20,9 @@ from headrace.config.units import format_duration, format_size, parse_duration_n
 
 __all__ = [
     "Assignment",
+    "AuthConfig",
     "GroupConfig",
+    "HttpConfig",
     "LogConfig",
     "MetricsConfig",
     "RetryConfig",

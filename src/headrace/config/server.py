@@ -6,13 +6,23 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from headrace.config.kinds import Choice, Duration, Flag, Port, Text, Whole
+from headrace.config.kinds import Choice, Duration, Flag, Port, Size, Text, Whole
 from headrace.config.settings import Setting, check
 from headrace.config.topic import TopicConfig
 from headrace.ids import NODE_ID_MAX
-from headrace.limits import SECOND_NS
+from headrace.limits import HTTP_BODY_BYTES_DEFAULT, HTTP_BODY_BYTES_MAX, SECOND_NS
 
-__all__ = ["JournalBackend", "LogConfig", "LogFormat", "LogLevel", "MetricsConfig", "ServerConfig", "TlsConfig"]
+__all__ = [
+    "AuthConfig",
+    "HttpConfig",
+    "JournalBackend",
+    "LogConfig",
+    "LogFormat",
+    "LogLevel",
+    "MetricsConfig",
+    "ServerConfig",
+    "TlsConfig",
+]
 
 JournalBackend = Literal["disk", "memory"]
 LogFormat = Literal["auto", "console", "json"]
@@ -59,6 +69,39 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True):
         check(self)
 
 
+class AuthConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Who may come in; without keys everybody on this machine, and nobody else."""
+
+    keys: Annotated[
+        str, Setting(Text("a file name", empty=True), "", "JSON Web Key set that tokens are checked with; see security")
+    ] = ""
+    audience: Annotated[str, Setting(Text("text", empty=True), "", "the aud a token must name, if any")] = ""
+    leeway_ns: Annotated[int, Setting(Duration(0, 300 * SECOND_NS), "leeway", "how far clocks may be apart")] = 0
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+class HttpConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The HTTP door."""
+
+    max_body_bytes: Annotated[
+        int, Setting(Size(1024, HTTP_BODY_BYTES_MAX), "max_body", "largest request, before and after it is inflated")
+    ] = HTTP_BODY_BYTES_DEFAULT
+    request_timeout_ns: Annotated[
+        int, Setting(Duration(SECOND_NS), "request_timeout", "for a whole request to arrive, plus its length at 16 KiB/s")
+    ] = 30 * SECOND_NS
+    idle_timeout_ns: Annotated[
+        int, Setting(Duration(SECOND_NS), "idle_timeout", "before a connection that asks nothing is closed")
+    ] = 75 * SECOND_NS
+    cors_origins: Annotated[
+        str, Setting(Text("origins separated by commas", empty=True), "", "web pages that may call; none by default")
+    ] = ""
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that can be set for a server process."""
 
@@ -82,6 +125,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     log: LogConfig = LogConfig()
     metrics: MetricsConfig = MetricsConfig()
     tls: TlsConfig = TlsConfig()
+    auth: AuthConfig = AuthConfig()
+    http: HttpConfig = HttpConfig()
     topic_defaults: TopicConfig = TopicConfig()
 
     def __post_init__(self) -> None:
