@@ -338,7 +338,7 @@ ROW_GROUP_BYTES: Final = 16 * MIB
 SEAL_BUFFER_BYTES: Final = 64 * MIB
 """Batches gathered over all partitions while a journal file is sealed; the fullest partition is written beyond it."""
 SEAL_BEHIND_BYTES: Final = 64 * MIB
-"""Journal left unsealed behind the end: what was published a moment ago is often acked, and let go of, a moment later."""
+"""Journal left unsealed behind the end: what was published a moment ago is often acked and let go of a moment later."""
 SEAL_SHARE: Final = 0.5
 """Part of one core that sealing takes while it runs in the background."""
 SMALL_MESSAGE_BATCH: Final = 16

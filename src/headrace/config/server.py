@@ -89,7 +89,8 @@ class HttpConfig(msgspec.Struct, frozen=True, kw_only=True):
         int, Setting(Size(1024, HTTP_BODY_BYTES_MAX), "max_body", "largest request, before and after it is inflated")
     ] = HTTP_BODY_BYTES_DEFAULT
     request_timeout_ns: Annotated[
-        int, Setting(Duration(SECOND_NS), "request_timeout", "for a whole request to arrive, plus its length at 16 KiB/s")
+        int,
+        Setting(Duration(SECOND_NS), "request_timeout", "for a whole request to arrive, plus its length at 16 KiB/s"),
     ] = 30 * SECOND_NS
     idle_timeout_ns: Annotated[
         int, Setting(Duration(SECOND_NS), "idle_timeout", "before a connection that asks nothing is closed")

@@ -109,10 +109,15 @@ def _create_group(state: State, command: c.CreateGroup, now_ns: int) -> Outcome:
         if scan and command.filtered is None:
             return Outcome([], needs_scan=scan)
         filtered = [(pid, *span.packed()) for pid, span in (command.filtered or {}).items() if span.count]
-    fact = f.GroupCreated(
-        state.next_gid, command.tid, command.name, command.settings, places, now_ns, command.durable, filtered
-    )
-    return Outcome([fact], state.next_gid)
+    gid = state.next_gid
+    facts: list[f.Fact] = [
+        f.GroupCreated(gid, command.tid, command.name, command.settings, places, now_ns, command.durable, filtered)
+    ]
+    for pid, start in places:
+        partition = state.partitions[pid]
+        kept_out = (command.filtered or {}).get(pid, EMPTY).bitmap() | partition.private
+        facts += _outlived(gid, partition, start, partition.end, kept_out, now_ns)
+    return Outcome(facts, gid)
 
 
 def _absurd_group(topic: Topic, settings: GroupConfig) -> HeadraceError | None:
@@ -242,12 +247,17 @@ def _seek(state: State, command: c.Seek, now_ns: int) -> Outcome:
         kept_out = (command.filtered or {}).get(pid, EMPTY)
         facts.append(f.Sought(command.gid, pid, start, stop, now_ns, *kept_out.packed()))
         end = partition.end if stop < 0 else min(stop, partition.end)
-        over = _between(partition.lapsed - partition.gone, start, end)
-        over -= partition.scheduled
-        over -= group.backlogs[pid].filtered
-        if over:
-            facts.append(f.Expired(command.gid, pid, 0, *span_of(over).packed(), now_ns))
+        out = group.backlogs[pid].filtered | kept_out.bitmap()
+        facts += _outlived(command.gid, partition, start, end, out, now_ns)
     return Outcome(facts, starts)
+
+
+def _outlived(gid: int, partition: Partition, start: int, end: int, kept_out: BitMap64, now_ns: int) -> list[f.Fact]:
+    """A group that begins here is not given what has outlived a lifetime of its own (a topic's is applied by time)."""
+    over = _between(partition.lapsed - partition.gone, start, end)
+    over -= partition.scheduled
+    over -= kept_out
+    return [f.Expired(gid, partition.pid, 0, *span_of(over).packed(), now_ns)] if over else []
 
 
 def _between(bits: BitMap64, first: int, end: int) -> BitMap64:
@@ -350,7 +360,10 @@ def _trim(state: State, command: c.Trim, now_ns: int) -> Outcome:
     if isinstance(partition, HeadraceError):
         return refuse(partition)
     durable = [group for group in partition.topic.groups.values() if group.durable]
-    start = min([command.start, *(group.backlogs[command.pid].first_unsettled() for group in durable)])
+    kept = [group.backlogs[command.pid].first_unsettled() for group in durable]
+    if partition.scheduled:
+        kept.append(partition.scheduled.min())
+    start = min([command.start, partition.end, *kept])
     if start <= partition.start:
         return Outcome([], partition.start)
     facts: list[f.Fact] = []

@@ -6,7 +6,7 @@
           + fresh            in mode key: not yet looked at
           + parked           in mode key: behind an earlier message of the same key
     leases                   leased
-    done                     settled; ``dead`` and ``expired`` say which of those were not acked
+    done                     settled; ``dead``, ``expired`` and ``dropped`` say which of those were not acked
 
 Mode key. ``chains`` maps a key's hash to its messages that have been looked at and are not settled: the first one is
 the head (in a lane, leased or waiting), the others are parked. A message is looked at when someone wants to lease and
@@ -123,6 +123,7 @@ class Backlog:
         "dead",
         "dead_count",
         "done",
+        "dropped",
         "dropped_count",
         "expired",
         "expired_count",
@@ -176,6 +177,7 @@ class Backlog:
         self.done = BitMap64()
         self.dead = BitMap64()
         self.expired = BitMap64()
+        self.dropped = BitMap64()
         self.acked_count = self.dead_count = self.expired_count = 0
         self.cancelled_count = self.dropped_count = 0
         self.held_keys: set[int] = set()
@@ -184,6 +186,7 @@ class Backlog:
             gone, filtered = _cut(partition.gone - self.filtered, start, end), _cut(self.filtered, start, end)
             self.done |= gone
             self.done |= filtered
+            self.dropped = gone
             self.dropped_count = len(gone)
             self.fresh.add_range(start, end)
             self.fresh -= self.done
@@ -511,15 +514,8 @@ class Backlog:
         return len(free)
 
     def _pass_keyless(self, first: int, limit: int) -> int:
-        """A stretch without keys up to the next keyed batch."""
-        end = limit
-        for column in self.partition.columns:
-            if column.base >= first and column.keys is not None:
-                end = min(end, column.base)
-                break
-            if column.base <= first < column.end:
-                end = min(end, column.end)
-                break
+        """A stretch without keys, up to where something else begins."""
+        end = min(limit, self.partition.stretch_end(first))
         here = self.fresh & BitMap64(range(first, end)) if end - first < 1 << 16 else _cut(self.fresh, first, end)
         self.fresh -= here
         here_column = self.partition.column_of(first)
@@ -640,6 +636,12 @@ class Backlog:
         return [o for o in chain if o in self.parked] if type(chain) is deque else []
 
     # -- leaving ready or waiting without a lease ------------------------------------------------------------------
+
+    def drop(self, span: Span) -> None:
+        """Note that messages which are done were dropped, not acked."""
+        if span.count:
+            add(self.dropped, span)
+            self.dropped_count += span.count
 
     def discard_unleased(self, wanted: BitMap64) -> Span:
         """Take out those of ``wanted`` that are ready or waiting, for a final state; which those were."""

@@ -141,7 +141,7 @@ def evolve_published(state: State, fact: f.Published, batch: Batch) -> None:
     partition = state.partitions[fact.pid]
     topic = partition.topic
     had_outliving = partition.next_outliving_ms() is not None
-    base, end = partition.append(batch)
+    base, end = partition.append(batch, fact.repeats)
     state.last_id = max(state.last_id, partition.last_id)
     state.now_ns = max(state.now_ns, batch.append_time_ns)
     topic.room -= batch.count
@@ -251,11 +251,7 @@ def _seen(backlog: Backlog, span: Span) -> Span:
 def _moved(state: State, fact: f.Moved) -> None:
     partition = state.partitions[fact.pid]
     for offset in fact.span():
-        partition.schedule.add(fact.due_ms, offset)
-        partition.schedule.forget()
-        partition.moved[offset] = fact.due_ms
-        if offset in partition.special and partition.topic.settings.message_ttl_ns:
-            partition.lifetimes.add(fact.due_ms + partition.topic.settings.message_ttl_ns // MS_NS, offset)
+        partition.move(offset, fact.due_ms)
     state.arm(SCHEDULE, partition.pid, 0, partition.schedule.next_due_ms())
     state.arm(LIFETIMES, partition.pid, 0, partition.lifetimes.next_due_ms())
     state.now_ns = max(state.now_ns, fact.at_ns)
@@ -414,7 +410,7 @@ def _dropped(state: State, fact: f.Dropped) -> None:
     wanted = fact.span().bitmap()
     if fact.gid >= 0:
         backlog = state.groups[fact.gid].backlogs[fact.pid]
-        backlog.dropped_count += backlog.discard_unleased(wanted).count
+        backlog.drop(backlog.discard_unleased(wanted))
     else:
         delayed = wanted & partition.scheduled
         partition.scheduled -= delayed
@@ -422,12 +418,12 @@ def _dropped(state: State, fact: f.Dropped) -> None:
         partition.gone |= wanted
         for group in partition.topic.groups.values():
             backlog = group.backlogs[fact.pid]
-            backlog.dropped_count += backlog.discard_unleased(wanted).count
+            backlog.drop(backlog.discard_unleased(wanted))
             if delayed:
                 mine = _seen(backlog, span_of(delayed))
                 if mine.count:
                     add(backlog.done, mine)
-                backlog.dropped_count += mine.count
+                    backlog.drop(mine)
     partition.topic.room = 0
     state.now_ns = max(state.now_ns, fact.at_ns)
 
@@ -444,8 +440,8 @@ def _redriven(state: State, fact: f.Redriven) -> None:
                 span = Span(offset, 1)
                 _leave_lease(state, backlog, lease.lease_id, span)
                 backlog.settle(span)
-                backlog.dropped_count += 1
-        backlog.dropped_count += backlog.discard_unleased(wanted).count
+                backlog.drop(span)
+        backlog.drop(backlog.discard_unleased(wanted))
     state.now_ns = max(state.now_ns, fact.at_ns)
 
 
@@ -507,6 +503,11 @@ def _trimmed(state: State, fact: f.Trimmed) -> None:
     state.now_ns = max(state.now_ns, fact.at_ns)
 
 
+def _lapsed(state: State, fact: f.Lapsed) -> None:
+    state.partitions[fact.pid].lapse(fact.span())
+    state.now_ns = max(state.now_ns, fact.at_ns)
+
+
 def _key_freed(state: State, fact: f.KeyFreed) -> None:
     state.groups[fact.gid].backlogs[fact.pid].free_key(fact.key_hash)
     state.now_ns = max(state.now_ns, fact.at_ns)
@@ -541,4 +542,5 @@ FOLD: dict[type[Any], Callable[[State, Any], None]] = {
     f.Assigned: _assigned,
     f.Trimmed: _trimmed,
     f.KeyFreed: _key_freed,
+    f.Lapsed: _lapsed,
 }

@@ -37,6 +37,7 @@ __all__ = [
     "GroupDeleted",
     "Joined",
     "KeyFreed",
+    "Lapsed",
     "Leased",
     "Left",
     "Moved",
@@ -123,6 +124,7 @@ class Published(_Fact, tag=8):
     filtered: list[tuple[int, int, int, bytes]] = []  # (gid, first, count, bits)
     only_gid: int = -1
     front_ms: int = 0
+    repeats: list[tuple[int, int, int, int]] = []  # of a producer's batch: (index, id, pid, offset) of what was there
 
 
 class _Times(_Fact):
@@ -341,6 +343,16 @@ class KeyFreed(_Fact, tag=29):
     at_ns: int
 
 
+class Lapsed(_Offsets, tag=30):
+    """Lifetimes of their own are over; where that ends a message's life in a group an Expired says so."""
+
+    pid: int
+    first: int
+    count: int
+    bits: bytes
+    at_ns: int
+
+
 Fact: TypeAlias = (
     TopicCreated
     | TopicChanged
@@ -371,6 +383,7 @@ Fact: TypeAlias = (
     | Redriven
     | Trimmed
     | KeyFreed
+    | Lapsed
 )
 
 _encode: Final = msgspec.msgpack.Encoder().encode

@@ -175,8 +175,8 @@ def _places(
             _, number, backlog = min(overdue, key=lambda entry: entry[:2])
             lane = backlog.lanes[number]
             if lane is not None:
-                half = max(1, most // 2)
-                yield number, backlog, lane, half
+                others = sum(len(other) for _, _, other in _by_lane(chosen) if other is not lane)
+                yield number, backlog, lane, max(1, most // 2, most - others)
                 # The same lane may be asked again below: what the first grant takes is not gone yet, so leave it out.
                 for other_number, other_backlog, other_lane in _by_lane(chosen):
                     if other_backlog is not backlog or other_number != number:

@@ -6,7 +6,9 @@ Not the messages: their order, their times, their keys' hashes. What is common t
     marks          (first offset, append ms): when each stretch of the log was appended, one mark per distinct ms
     columns        per keyed or prioritised batch: key hashes (8 B a message) and priorities (1 B a message)
     scheduled      offsets whose own delay has not passed; ``schedule`` is the index of when
-    special        offsets with a lifetime of their own; ``lifetimes`` is the index of when it ends
+    special        offsets with a lifetime of their own; ``lifetimes`` is the index of when it ends, ``ends`` says when
+                   where the message was moved since; ``fixed`` ones end when they said, however they are moved
+    lapsed         special ones whose lifetime is over
     private        published for one group only (a redriven message): groups made later never see them
     gone           cancelled, purged or redriven for good: no group, however it seeks, sees them again
 
@@ -25,6 +27,7 @@ import msgspec
 from pyroaring import BitMap64
 
 from headrace.delivery.due import DueTimes
+from headrace.delivery.offsets import Span, add
 from headrace.limits import PRODUCER_BATCHES_KEPT, PRODUCERS_MAX
 
 if TYPE_CHECKING:
@@ -52,6 +55,7 @@ class Seen(msgspec.Struct, frozen=True, array_like=True, gc=False):
     base_id: int
     base_offset: int
     count: int
+    repeats: list[tuple[int, int, int, int]] = []  # (index in the batch, id, pid, offset) of what was there already
 
 
 class Partition:
@@ -61,6 +65,8 @@ class Partition:
         "columns",
         "columns_from",
         "end",
+        "ends",
+        "fixed",
         "gone",
         "index",
         "lapsed",
@@ -98,7 +104,9 @@ class Partition:
         self.moved: dict[int, int] = {}
         self.special = BitMap64()
         self.lifetimes = DueTimes()
-        self.lapsed = BitMap64()  # special ones whose lifetime is over
+        self.ends: dict[int, int] = {}
+        self.fixed = BitMap64()
+        self.lapsed = BitMap64()
         self._lapsed_to = 0
         self.gone = BitMap64()
         self.private = BitMap64()
@@ -106,8 +114,9 @@ class Partition:
 
     # -- appending ------------------------------------------------------------------------------------------------
 
-    def append(self, batch: Batch) -> tuple[int, int]:
-        """Take a stamped batch in; the stretch of offsets it fills."""
+    def append(self, batch: Batch, repeats: Sequence[tuple[int, int, int, int]] = ()) -> tuple[int, int]:
+        """Take a stamped batch in; the stretch of offsets it fills. ``repeats``: what its producer sent with it and was
+        there already."""
         base, end = batch.base_offset, batch.base_offset + batch.count
         at_ms = batch.append_time_ns // _MS_NS
         if not self.mark_ms or at_ms > self.mark_ms[-1]:
@@ -125,7 +134,7 @@ class Partition:
                     self.producers.popitem(last=False)
             else:
                 self.producers.move_to_end(batch.producer_id)
-            seen.append(Seen(batch.producer_seq, batch.base_id, base, batch.count))
+            seen.append(Seen(batch.producer_seq, batch.base_id, base, batch.count, list(repeats)))
         return base, end
 
     def add_column(self, batch: Batch) -> None:
@@ -160,6 +169,8 @@ class Partition:
                 own.append((ends_ns // _MS_NS, base + i))
         self.lifetimes.add_many(own)
         self.special.update([offset for _, offset in own])
+        if expires is not None:
+            self.fixed.update([base + i for i, ends_ns in enumerate(expires) if ends_ns])
 
     # -- questions ------------------------------------------------------------------------------------------------
 
@@ -168,6 +179,13 @@ class Partition:
         if i < 0 or offset >= self.columns[i].end:
             return None
         return self.columns[i]
+
+    def stretch_end(self, offset: int) -> int:
+        """Where the column that ``offset`` lies in ends, or where the next one begins."""
+        i = bisect_right(self._bases, offset) - 1
+        if i >= 0 and offset < self.columns[i].end:
+            return self.columns[i].end
+        return self._bases[i + 1] if i + 1 < len(self._bases) else self.end
 
     def key_of(self, offset: int) -> int:
         """The hash of a message's key; 0 for none."""
@@ -207,6 +225,27 @@ class Partition:
         """Note how far the topic's ttl has been applied to every group."""
         self._lapsed_to = outlived_to
 
+    def ends_at(self, at_ms: int, offset: int) -> bool:
+        """Whether an entry of ``lifetimes`` still stands for something."""
+        return offset in self.special and offset not in self.lapsed and self.ends.get(offset, at_ms) == at_ms
+
+    def move(self, offset: int, due_ms: int) -> None:
+        """A scheduled message is due at another time; the clock of a topic's ttl starts then."""
+        self.schedule.add(due_ms, offset)
+        self.schedule.forget()
+        self.moved[offset] = due_ms
+        ttl_ns = self.topic.settings.message_ttl_ns
+        if ttl_ns and offset in self.special and offset not in self.fixed:
+            ends_ms = self.ends[offset] = due_ms + ttl_ns // _MS_NS
+            self.lifetimes.add(ends_ms, offset)
+
+    def lapse(self, span: Span) -> None:
+        """Lifetimes of their own are over."""
+        add(self.lapsed, span)
+        if self.ends:
+            for offset in span:
+                self.ends.pop(offset, None)
+
     def lifetime_over(self, offset: int, now_ns: int) -> bool:
         if offset in self.special:
             return offset in self.lapsed
@@ -243,5 +282,6 @@ class Partition:
             del self.mark_offsets[:i]
             del self.mark_ms[:i]
         self.trim_columns(start)
-        for bits in (self.special, self.lapsed, self.gone, self.private):
+        for bits in (self.special, self.fixed, self.lapsed, self.gone, self.private):
             bits.remove_range(0, start)
+        self.ends = {offset: at_ms for offset, at_ms in self.ends.items() if offset >= start}

@@ -6,7 +6,7 @@ from headrace.batch import Batch
 from headrace.delivery import facts as f
 from headrace.delivery.commands import Outcome, Publish, PublishDone, refuse
 from headrace.delivery.offsets import span_of
-from headrace.delivery.partition import Partition
+from headrace.delivery.partition import Partition, Seen
 from headrace.delivery.state import State
 from headrace.delivery.topic import Group, Topic
 from headrace.errors import DuplicateConflict, HeadraceError, InvalidArgument, PayloadTooLarge, QueueFull, UnknownTopic
@@ -57,6 +57,8 @@ def accept(state: State, partition: Partition, batch: Batch, now_ns: int) -> Acc
     fact = f.Published(partition.pid, batch.size_bytes, filtered_by_groups(topic, batch))
     if duplicates:
         _resolve_own(duplicates, fresh, partition.pid, partition.end, base_id)
+        if batch.producer_id:
+            fact.repeats = duplicates
     return fact, batch, PublishDone(partition.pid, partition.end, base_id, batch.count, duplicates)
 
 
@@ -67,17 +69,31 @@ def _repeated(partition: Partition, batch: Batch) -> Accepted | HeadraceError | 
         return None
     for entry in seen:
         if entry.sequence == batch.producer_seq:
-            if entry.count != batch.count:
+            count = entry.count + len(entry.repeats)
+            if count != batch.count:
                 return DuplicateConflict(
                     f"producer {batch.producer_id} sent sequence {batch.producer_seq} again with {batch.count}"
-                    f" messages; the first time it had {entry.count}"
+                    f" messages; the first time it had {count}"
                 )
-            repeats = [(i, entry.base_id + i, partition.pid, entry.base_offset + i) for i in range(entry.count)]
-            return None, None, PublishDone(partition.pid, partition.end, 0, 0, repeats)
+            return None, None, PublishDone(partition.pid, partition.end, 0, 0, _as_repeats(partition.pid, entry))
     return DuplicateConflict(
         f"producer {batch.producer_id} sent sequence {batch.producer_seq} after {seen[-1].sequence}, and it is not"
         f" among the last {len(seen)} that are remembered"
     )
+
+
+def _as_repeats(pid: int, seen: Seen) -> list[tuple[int, int, int, int]]:
+    """Where each message of a batch that was seen before lies, in the order of the batch."""
+    known = {repeat[0]: repeat for repeat in seen.repeats}
+    found: list[tuple[int, int, int, int]] = []
+    stored = 0
+    for index in range(seen.count + len(known)):
+        if index in known:
+            found.append(known[index])
+        else:
+            found.append((index, seen.base_id + stored, pid, seen.base_offset + stored))
+            stored += 1
+    return found
 
 
 def _too_much(topic: Topic, batch: Batch, count: int, now_ns: int) -> HeadraceError | None:

@@ -6,8 +6,7 @@ from, exactly as after recovery. So ``snapshot(restore(snapshot(s))) == snapshot
 decision is the same on both (a property test holds this).
 
 MessagePack of a list per topic, partition, group and backlog; bitmaps in Roaring's portable serialisation, integer
-columns as little-endian bytes. ``VERSION`` goes up with every change; a state of an older version is read, of a newer
-one refused.
+columns as little-endian bytes. ``VERSION`` goes up with every change; a state of another version is refused.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from headrace.delivery.offsets import unpack
 from headrace.delivery.partition import Column, Partition, Seen
 from headrace.delivery.state import (
     BACKOFFS,
+    HANDOVERS,
     LIFETIMES,
     MEMBERS,
     MS_NS,
@@ -36,11 +36,11 @@ from headrace.delivery.state import (
 )
 from headrace.delivery.topic import Group, Pause, Topic
 from headrace.errors import Corrupt, UnsupportedVersion
-from headrace.limits import MEMBER_SILENCE_NS, PRODUCER_BATCHES_KEPT
+from headrace.limits import HANDOVER_NS, MEMBER_SILENCE_NS, PRODUCER_BATCHES_KEPT
 
 __all__ = ["restore", "snapshot"]
 
-VERSION: Final = 1
+VERSION: Final = 2
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
 
@@ -109,7 +109,6 @@ def _restore_topic(state: State, plain: list[Any]) -> None:
 
 def _partition(partition: Partition) -> list[Any]:
     scheduled, moved = partition.scheduled, partition.moved
-    special, lapsed = partition.special, partition.lapsed
     return [
         partition.pid,
         partition.index,
@@ -124,9 +123,11 @@ def _partition(partition: Partition) -> list[Any]:
         _bits(scheduled),
         _due(partition.schedule, lambda due_ms, o: o in scheduled and moved.get(o, due_ms) == due_ms),
         sorted(moved.items()),
-        _bits(special),
-        _due(partition.lifetimes, lambda _, o: o in special and o not in lapsed),
-        _bits(lapsed),
+        _bits(partition.special),
+        _due(partition.lifetimes, partition.ends_at),
+        sorted(partition.ends.items()),
+        _bits(partition.fixed),
+        _bits(partition.lapsed),
         _bits(partition.gone),
         _bits(partition.private),
         [
@@ -138,7 +139,7 @@ def _partition(partition: Partition) -> list[Any]:
 
 def _restore_partition(state: State, topic: Topic, plain: list[Any]) -> None:
     pid, index, start, end, last_id, mark_offsets, mark_ms, columns, columns_from, mixed, *rest = plain
-    scheduled, schedule, moved, special, lifetimes, lapsed, gone, private, producers = rest
+    scheduled, schedule, moved, special, lifetimes, ends, fixed, lapsed, gone, private, producers = rest
     partition = Partition(pid, topic, index)
     partition.start, partition.end, partition.last_id = start, end, last_id
     partition.mark_offsets.frombytes(mark_offsets)
@@ -155,11 +156,19 @@ def _restore_partition(state: State, topic: Topic, plain: list[Any]) -> None:
     partition.moved = dict(moved)
     partition.special = BitMap64.deserialize(special)
     partition.lifetimes = _restore_due(lifetimes)
+    partition.ends = dict(ends)
+    partition.fixed = BitMap64.deserialize(fixed)
     partition.lapsed = BitMap64.deserialize(lapsed)
     partition.gone = BitMap64.deserialize(gone)
     partition.private = BitMap64.deserialize(private)
     for producer, seen in producers:
-        kept = deque((Seen(*entry) for entry in seen), maxlen=PRODUCER_BATCHES_KEPT)
+        kept = deque(
+            (
+                Seen(sequence, base_id, base, count, [tuple(repeat) for repeat in repeats])
+                for sequence, base_id, base, count, repeats in seen
+            ),
+            maxlen=PRODUCER_BATCHES_KEPT,
+        )
         partition.producers[producer] = kept
     partition.pass_lifetimes(start)
     topic.partitions.append(partition)
@@ -183,17 +192,19 @@ def _group(group: Group) -> list[Any]:
         sorted(group.members),
         sorted(group.owners.items()),
         [group.delivered, group.redelivered, group.nacked],
+        [group.bucket_level, group.bucket_at_ns],
         [_backlog(backlog) for backlog in group.backlogs.values()],
     ]
 
 
 def _restore_group(state: State, topic: Topic, plain: list[Any]) -> None:
-    gid, name, settings, created_ns, durable, pause, members, owners, counts, backlogs = plain
+    gid, name, settings, created_ns, durable, pause, members, owners, counts, bucket, backlogs = plain
     group = Group(gid, topic, name, msgspec.convert(settings, GroupConfig), created_ns, durable=durable)
     group.pause = Pause(*pause) if pause is not None else None
     group.members = dict.fromkeys(members, state.now_ns)  # heard of anew: nobody is silent because we were away
     group.owners = dict(owners)
     group.delivered, group.redelivered, group.nacked = counts
+    group.bucket_level, group.bucket_at_ns = bucket
     topic.groups[name] = group
     state.groups[gid] = group
     if group.pause is not None and group.pause.until_ns:
@@ -217,7 +228,7 @@ def _backlog(backlog: Backlog) -> list[Any]:
         _due(backlog.backoffs, lambda due_ms, o: o in waiting and tries[o].due_ms == due_ms),
         [_lease(lease) for lease in backlog.leases.values()],
         sorted([offset, *known.as_list()] for offset, known in tries.items()),
-        [_bits(bits) for bits in (backlog.done, backlog.dead, backlog.expired, backlog.filtered)],
+        [_bits(bits) for bits in (backlog.done, backlog.dead, backlog.expired, backlog.dropped, backlog.filtered)],
         [
             backlog.acked_count,
             backlog.dead_count,
@@ -239,7 +250,9 @@ def _restore_backlog(state: State, group: Group, plain: list[Any]) -> None:
     backlog.waiting = BitMap64.deserialize(waiting)
     backlog.backoffs = _restore_due(backoffs)
     backlog.tries = {offset: Try(*entry) for offset, *entry in tries}
-    backlog.done, backlog.dead, backlog.expired, backlog.filtered = (BitMap64.deserialize(bits) for bits in sets)
+    backlog.done, backlog.dead, backlog.expired, backlog.dropped, backlog.filtered = (
+        BitMap64.deserialize(bits) for bits in sets
+    )
     (
         backlog.acked_count,
         backlog.dead_count,
@@ -257,6 +270,9 @@ def _restore_backlog(state: State, group: Group, plain: list[Any]) -> None:
         backlog.leased_count += lease.count
         state.leases[lease_id] = lease
         state.watch(lease)
+        if group.policy.fifo and group.owners.get(pid, consumer) != consumer:
+            # The partition was moving: its former owner has its time anew.
+            state.arm(HANDOVERS, group.gid, pid, (state.now_ns + HANDOVER_NS) // MS_NS)
     group.backlogs[pid] = backlog
     state.arm(BACKOFFS, group.gid, pid, backlog.backoffs.next_due_ms())
 
@@ -276,10 +292,12 @@ def _bits(bits: BitMap64) -> bytes:
 
 def _due(due: DueTimes, live: Any) -> list[bytes]:
     times, offsets = array("q"), array("Q")
+    before = (-1, -1)
     for due_ms, offset in due.entries():
-        if live(due_ms, offset):
+        if live(due_ms, offset) and (due_ms, offset) != before:  # moved to and fro: one entry is enough
             times.append(due_ms)
             offsets.append(offset)
+            before = due_ms, offset
     return [times.tobytes(), offsets.tobytes()]
 
 

@@ -14,6 +14,7 @@ from headrace.delivery.backlog import Lease
 from headrace.delivery.commands import Death, Outcome, Tick
 from headrace.delivery.members import gone_silent, reassigned
 from headrace.delivery.offsets import Span, span_of
+from headrace.delivery.partition import Partition
 from headrace.delivery.settling import failed, give_back
 from headrace.delivery.state import (
     BACKOFFS,
@@ -36,6 +37,8 @@ def decide_tick(state: State, command: Tick, now_ns: int) -> Outcome:
     deaths: list[Death] = []
     room = command.most
     for lease in state.leases_over(now_ns):
+        if _lapsing(state, lease.backlog.partition, now_ns, room, facts):
+            break  # lifetimes are checked first: who has outlived its own is known before anybody fails
         over = _over(lease, now_ns)
         if not over.count:
             state.watch_anew(lease)  # only messages that were extended on their own are left
@@ -73,6 +76,15 @@ def decide_tick(state: State, command: Tick, now_ns: int) -> Outcome:
     return Outcome(facts)
 
 
+def _lapsing(state: State, partition: Partition, now_ns: int, room: int, facts: list[f.Fact]) -> bool:
+    due_ms = partition.lifetimes.next_due_ms()
+    if due_ms is None or due_ms > now_ns // MS_NS:
+        return False
+    if not facts:
+        _lifetimes(state, partition.pid, now_ns // MS_NS, now_ns, room, facts)
+    return True
+
+
 def _over(lease: Lease, now_ns: int) -> Span:
     later = lease.later
     if not later:
@@ -87,6 +99,7 @@ def _due(state: State, pid: int, now_ms: int, room: int, facts: list[f.Fact]) ->
     scheduled, moved = partition.scheduled, partition.moved
     taken = partition.schedule.pop_due(now_ms, room)
     due = [(at_ms, offset) for at_ms, offset in taken if offset in scheduled and moved.get(offset, at_ms) == at_ms]
+    due = list(dict.fromkeys(due))  # one that was moved to and fro has two entries for the same time
     if due:
         offsets = [offset for _, offset in due]
         facts.append(f.Due(pid, offsets, now_ms, _lateness(due, now_ms)))
@@ -120,9 +133,10 @@ def _lifetimes(state: State, pid: int, now_ms: int, now_ns: int, room: int, fact
     if partition is None:
         return 0
     taken = partition.lifetimes.pop_due(now_ms, room)
-    over = BitMap64([offset for _, offset in taken if offset >= partition.start])
-    partition.lapsed |= over
-    _expire(state, pid, over, now_ns, facts)
+    over = BitMap64([offset for at_ms, offset in taken if partition.ends_at(at_ms, offset)])
+    if over:
+        facts.append(f.Lapsed(pid, *span_of(over).packed(), now_ns))
+        _expire(state, pid, over, now_ns, facts)
     state.arm(LIFETIMES, pid, 0, partition.lifetimes.next_due_ms())
     return len(taken)
 

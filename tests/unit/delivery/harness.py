@@ -344,7 +344,7 @@ class Stage:
         assert meaning(restore(live), self.now_ns) == live
 
 
-# -- what must always hold ----------------------------------------------------------------------------------------------
+# -- what must always hold ---------------------------------------------------------------------------------------------
 
 
 def states_of(backlog: Backlog) -> dict[int, State]:
@@ -386,8 +386,10 @@ def states_of(backlog: Backlog) -> dict[int, State]:
         assert offset in done or offset in kept_out, f"{offset} is nowhere"
         if offset in kept_out:
             found[offset] = State.FILTERED
+        elif offset in backlog.dropped:
+            found[offset] = State.DROPPED
         elif offset in partition.gone:
-            found[offset] = State.CANCELLED if offset not in partition.lapsed else State.EXPIRED
+            found[offset] = State.CANCELLED
         else:
             found[offset] = State.ACKED
     return found
@@ -400,7 +402,10 @@ def check_backlog(backlog: Backlog) -> None:
     assert found.count(State.LEASED) == backlog.leased_count == sum(lease.count for lease in backlog.leases.values())
     assert found.count(State.SCHEDULED) == backlog.scheduled_count
     assert found.count(State.DEAD) == backlog.dead_count
-    assert found.count(State.EXPIRED) >= backlog.expired_count
+    assert found.count(State.EXPIRED) == backlog.expired_count
+    assert found.count(State.CANCELLED) == backlog.cancelled_count
+    assert found.count(State.DROPPED) == backlog.dropped_count
+    assert found.count(State.ACKED) == backlog.acked_count
     assert found.count(State.FILTERED) == backlog.filtered_count
     for key, chain in backlog.chains.items():
         members = [chain] if type(chain) is int else list(chain)  # type: ignore[call-overload]

@@ -1,0 +1,1 @@
+"""Whole shards under one seed: simulated clock, disk and clients, and a ledger that knows what must be true."""
