@@ -1,4 +1,4 @@
-"""``python -m bench [WORKLOAD …] [--json FILE] [--list] [--no-probes]``"""
+"""``python -m bench [WORKLOAD …] [--short] [--json FILE] [--list] [--no-probes]``"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bench import registry
 from bench.machine import Machine
-from bench.registry import Figure
+from bench.targets import Figure, missing, targeted
 
 PROJECT = Path(__file__).parents[1]
 MARKS = {True: "ok", False: "BELOW", None: ""}
@@ -26,37 +26,40 @@ def main() -> int:
     parser.add_argument("--json", type=Path, default=PROJECT / "bench" / "results" / "latest.json", metavar="FILE")
     parser.add_argument("--list", action="store_true", help="name the workloads and stop")
     parser.add_argument("--no-probes", action="store_true", help="leave the probes out (and the ratios with them)")
+    parser.add_argument("--short", action="store_true", help="a tenth of the sizes: a look, not a result")
     options = parser.parse_args()
 
     failures = registry.discover()
-    for failure in failures:
-        print(f"cannot load {failure}", file=sys.stderr)
     if options.list:
-        print(*registry.WORKLOADS, sep="\n")
+        print(*registry.WORKLOADS, *failures, sep="\n")
         return bool(failures)
     names = registry.chosen(options.workload)
 
-    machine = Machine(PROJECT / "build" / "bench")
+    machine = Machine(PROJECT / "build" / "bench", short=options.short)
     results: dict[str, dict[str, Figure]] = {}
+    spent: dict[str, dict[str, float]] = {}
     if not options.no_probes:
         print("machine", flush=True)
         for name, value in machine.measure().items():
             print(f"  {name:<28} {number(value):>14}")
     for name in names:
-        started = time.perf_counter()
         print(f"\n{name}", flush=True)
+        wall, cpu = time.perf_counter(), time.process_time()
         try:
-            results[name] = registry.WORKLOADS[name](machine)
+            results[name] = targeted(name, registry.WORKLOADS[name](machine))
         except Exception:  # noqa: BLE001 - one broken workload must not hide the others
             failures.append(name)
             traceback.print_exc()
             continue
         for figure_name, figure in results[name].items():
             print(line(figure_name, figure, machine.probes))
-        print(f"  ({time.perf_counter() - started:.1f} s)", flush=True)
+        for lost in missing(name, results[name]):
+            failures.append(f"{name}: no figure {lost!r}, which bench/targets.py asks for")
+        spent[name] = {"wall s": time.perf_counter() - wall, "processor s": time.process_time() - cpu}
+        print(f"  ({spent[name]['wall s']:.1f} s, {spent[name]['processor s']:.1f} s of processor)", flush=True)
 
     options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps(report(machine.probes, results), indent=1) + "\n")
+    options.json.write_text(json.dumps(report(machine, results, spent), indent=1) + "\n")
     print(f"\nwritten to {options.json}")
     below = [
         f"{name}: {figure_name}"
@@ -66,6 +69,8 @@ def main() -> int:
     ]
     if below:
         print("below target: " + "; ".join(below))
+    for failure in failures:
+        print(f"failed: {failure}", file=sys.stderr)
     return bool(failures)
 
 
@@ -94,11 +99,16 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def report(probes: dict[str, float], results: dict[str, dict[str, Figure]]) -> dict[str, object]:
+def report(
+    machine: Machine, results: dict[str, dict[str, Figure]], spent: dict[str, dict[str, float]]
+) -> dict[str, object]:
+    probes = machine.probes
     return {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "cores": os.cpu_count(),
+        "load": os.getloadavg(),
+        "short": machine.short,
         "probes": probes,
         "workloads": {
             name: {
@@ -111,6 +121,7 @@ def report(probes: dict[str, float], results: dict[str, dict[str, Figure]]) -> d
             }
             for name, figures in results.items()
         },
+        "spent": spent,
     }
 
 

@@ -44,10 +44,15 @@ while data := peer.recv(65536):
 class Machine:
     """The probes, each measured once when first asked for, and directories on a real disk."""
 
-    def __init__(self, base: Path) -> None:
+    def __init__(self, base: Path, *, short: bool = False) -> None:
         base.mkdir(parents=True, exist_ok=True)
         self._base = base
+        self.short = short
         self.probes: dict[str, float] = {}
+
+    def scaled(self, count: int) -> int:
+        """How much of a workload's size this run does: all of it, or a tenth in a short run."""
+        return count // 10 if self.short else count
 
     def measure(self) -> dict[str, float]:
         """Runs every probe."""

@@ -5,14 +5,15 @@ A workload is a function in some ``bench/*_workloads.py`` that measures one thin
     @workload("ids")
     def ids(machine: Machine) -> dict[str, Figure]:
         ...
-        return {"one at a time": Figure(rate, "ids/s", at_least=1_000_000)}
+        return {"one at a time": Figure(rate, "ids/s")}
 
 A figure may name the probe of the machine that bounds it (``probe="write MiB/s"``, in the same unit); it is printed
-as a share of that probe, and ``ratio_at_least`` or ``ratio_at_most`` is its target.
+as a share of that probe, and ``ratio_at_least`` or ``ratio_at_most`` is its target. Where the machine's limit moves
+too much for a probe of minutes ago, a workload measures it in turns with its own work and gives the ratio as a figure.
+What figures should reach is in ``bench/targets.py``. Sizes go through ``machine.scaled``, so that a short run is short.
 
 A module that registers nothing offers plain functions instead: those it lists as ``WORKLOADS``, or all its public ones
-that can be called with nothing. They return numbers by name (or a list of such); the names tell the unit, and
-``bench/targets.py`` knows what they should reach.
+that can be called with nothing. They return numbers by name (or a list of such); the names tell the unit.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from bench.targets import TARGETS, Figure, untargeted
+from bench.targets import Figure, untargeted
 
 if TYPE_CHECKING:
     from bench.machine import Machine
@@ -58,7 +59,7 @@ def discover() -> list[str]:
             if len(WORKLOADS) == before:
                 for function in plain_functions(module):
                     name = f"{path.stem.removesuffix('_workloads')}/{function.__name__}"
-                    workload(name)(adopted(name, function))
+                    workload(name)(adopted(function))
         except Exception as error:  # noqa: BLE001 - one broken file must not hide the others
             failures.append(f"{path.name}: {type(error).__name__}: {error}")
     return failures
@@ -80,7 +81,7 @@ def plain_functions(module: ModuleType) -> list[Callable[[], Any]]:
     ]
 
 
-def adopted(name: str, function: Callable[[], Any]) -> Workload:
+def adopted(function: Callable[[], Any]) -> Workload:
     """A plain function as a workload: every number it returns is a figure."""
 
     def run(machine: Machine) -> dict[str, Figure]:
@@ -90,8 +91,7 @@ def adopted(name: str, function: Callable[[], Any]) -> Workload:
             prefix = f"{row['workload']}: " if isinstance(returned, list) and "workload" in row else ""
             for key, value in row.items():
                 if isinstance(value, int | float) and not isinstance(value, bool):
-                    target = TARGETS.get((name, prefix + key)) or untargeted(key)
-                    figures[prefix + key] = target._replace(value=value)
+                    figures[prefix + key] = untargeted(key)._replace(value=value)
         return figures
 
     return run

@@ -6,7 +6,7 @@ import pytest
 
 from bench import __main__ as command
 from bench import registry
-from bench.registry import Figure
+from bench.targets import TARGETS, Figure, missing, targeted
 
 PROBES = {"write MiB/s": 1000.0}
 
@@ -34,8 +34,27 @@ def test_a_row_shows_value_share_target_and_mark() -> None:
 
 
 def test_a_plain_function_becomes_a_workload_of_its_numbers() -> None:
-    run = registry.adopted("x", lambda: [{"workload": "a", "rate": 3, "fine": True}, {"rate": 4}])
+    run = registry.adopted(lambda: [{"workload": "a", "rate": 3, "fine": True}, {"rate": 4}])
     assert {name: figure.value for name, figure in run(None).items()} == {"a: rate": 3, "rate": 4}  # type: ignore[arg-type]
+
+
+def test_a_figure_takes_its_target_from_the_table_unless_it_brings_one() -> None:
+    figures = targeted(
+        "ids",
+        {"one at a time": Figure(5, "ids/s"), "100 at a time": Figure(5, "ids/s", at_least=4), "else": Figure(1, "")},
+    )
+    assert figures["one at a time"] == Figure(5, "ids/s", at_least=1_000_000)
+    assert figures["100 at a time"].at_least == 4
+    assert figures["else"] == Figure(1, "")
+
+
+def test_a_promised_figure_that_a_run_lacks_is_noticed() -> None:
+    assert missing("ids", {"one at a time": Figure(5, "ids/s")}) == ["100 at a time"]
+
+
+def test_every_target_is_of_a_workload_there_is() -> None:
+    registry.discover()
+    assert {name for name, _ in TARGETS} <= set(registry.WORKLOADS)
 
 
 def test_every_workload_file_can_be_loaded_and_chosen_by_its_first_word() -> None:
