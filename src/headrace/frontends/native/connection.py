@@ -69,6 +69,7 @@ class NativeConnection(asyncio.Protocol):
         "_pulled",
         "_pulled_bytes",
         "_pumps",
+        "_pushed_bytes",
         "_reading",
         "_tasks",
         "_timer",
@@ -99,6 +100,7 @@ class NativeConnection(asyncio.Protocol):
         self._line: deque[Callable[[], None]] | None = None
         self._tasks: set[asyncio.Task[None]] | None = None
         self._lease_bytes = 0
+        self._pushed_bytes = 0  # since the last write
         self._calls = 0
         self._unsent_bytes = 0
         self._flush_planned = False
@@ -180,6 +182,8 @@ class NativeConnection(asyncio.Protocol):
 
     def _flush(self) -> None:
         self._flush_planned = False
+        if self._pushed_bytes >= limits.WRITE_BYTES_HIGH:
+            self._after()  # what the pumps below may send depends on how much of this is taken
         if self._pumps:
             pumps, self._pumps = self._pumps, None
             for push in pumps:
@@ -190,6 +194,7 @@ class NativeConnection(asyncio.Protocol):
         """After anything that the session was told: write, stop or go on reading, be woken in time, close."""
         session, transport = self.session, self._transport
         buffers = session.outgoing()
+        self._pushed_bytes = 0
         if buffers and not transport.is_closing():
             if len(buffers) == 1:
                 transport.write(buffers[0])
@@ -355,7 +360,12 @@ class NativeConnection(asyncio.Protocol):
 
     @property
     def may_push(self) -> bool:
-        return not self._writing_paused and self.session.state is native.State.OPEN
+        paused = self._writing_paused or self._pushed_bytes >= limits.WRITE_BYTES_HIGH
+        return not paused and self.session.state is native.State.OPEN
+
+    def pushed(self, size_bytes: int) -> None:
+        """So much more goes with the next write."""
+        self._pushed_bytes += size_bytes
 
     def pump_soon(self, push: Push) -> None:
         if self._pumps is None:

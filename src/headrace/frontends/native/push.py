@@ -7,7 +7,8 @@ written and the connection takes more. That keeps byte credit (which the broker 
 the leases of a stuck client small, and costs nothing while the client keeps up.
 
     granted   what the broker may still deliver
-    held      delivered by the broker, not yet covered by the client's credit in bytes
+    held      delivered by the broker, and not yet covered by the client's credit in bytes or not yet due to be written:
+              of a delivery whose messages are larger than those before it only a write buffer's worth leaves at a time
 """
 
 from __future__ import annotations
@@ -60,8 +61,9 @@ class Push:
         source = self.source
         if source is None or standing is None or not standing.active or standing.leaving:
             return
-        while self._held and standing.credit_bytes > 0:
-            if not self._send([self._held.popleft()]):
+        if self._held and standing.credit_bytes > 0 and connection.may_push:
+            held, self._held = list(self._held), deque()
+            if not self._send(held):
                 return
         if self._held or standing.credit_bytes <= 0 or not connection.may_push:
             return
@@ -95,18 +97,22 @@ class Push:
         self._connection.give_back(self.group, held)
 
     def _send(self, leased: list[LeasedBatch]) -> bool:
-        """Write within the credit; the rest is held. False: the subscription is over."""
+        """Write within the credit and what may be unsent; the rest is held. False: the subscription is over."""
         connection = self._connection
         session = connection.session
         hard_bytes = session.peer_frame_bytes_max - _FRAME_MARGIN_BYTES
         portions = pieces(leased, PUSH_PORTION_BYTES, hard_bytes)
         for portion in portions:
             standing = session.subscriptions.get(self.number)
-            if standing is not None and standing.credit_bytes <= 0:
+            no_credit = standing is not None and standing.credit_bytes <= 0
+            if no_credit or self._held or not connection.may_push:
                 self._held.extend(portion)
+                if not no_credit:
+                    connection.pump_soon(self)  # in the next round, should the socket take more by then
                 continue
             runs = [run for one in portion for run in delivered_runs(one)]
             lease_ns = connection.span_until(min(one.deadline_ns for one in portion))
+            connection.pushed(sum(one.batch.size_bytes for one in portion))
             try:
                 sent = session.send_deliveries(self.number, runs, [one.batch.buffers() for one in portion], lease_ns)
             except errors.HeadraceError as error:
