@@ -191,6 +191,22 @@ NATIVE_FRAME_RATE_MIN: Final = 16 * KIB
 # -- front-ends -------------------------------------------------------------------------------------------------------
 LISTEN_BACKLOG: Final = 1024
 """Connections the kernel keeps for us between two rounds of the loop."""
+TOKEN_BYTES_MAX: Final = 8 * KIB
+"""A token is read before anybody is known: what fits a header line."""
+TOKENS_REMEMBERED_MAX: Final = 4096
+"""Tokens whose check is not repeated: each costs 30 to 140 µs to check and some 2 KB to remember."""
+TOKEN_GRANTS_MAX: Final = 64
+"""Grants of one token: looked through at each thing its owner asks."""
+KEYS_MAX: Final = 64
+"""Keys tokens may be signed with at a time: a few are current, the rest forgotten."""
+KEY_FILE_BYTES_MAX: Final = 256 * KIB
+"""A file of keys: 64 RSA keys with their private halves and room."""
+KEY_ID_CHARACTERS_MAX: Final = 128
+"""The name of a key, which stands in every token."""
+SECRET_BYTES_MIN: Final = 32
+"""A shared secret as long as the hash it feeds [RFC 7518 §3.2]."""
+RSA_BITS_MIN: Final = 2048
+"""[RFC 7518 §3.3]."""
 CONNECTIONS_MAX: Final = 10_000
 """Connections of one door; each further one is told `overloaded` and closed."""
 DESCRIPTORS_KEPT: Final = 128

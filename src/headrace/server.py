@@ -2,7 +2,7 @@
 
     listeners bound  →  data directory opened  →  broker  →  doors accept  →  ready file
     SIGTERM, SIGINT  →  doors drain  →  broker drains  →  journal closed  →  exit 0      a second one: without waiting
-    SIGHUP           →  the certificate is read again
+    SIGHUP           →  keys and certificate are read again
     storage fails    →  doors cut  →  exit 1 (within a second; what is durable is found by the next start)
 
 Which doors there are is a table (``DOORS``): a name, the setting with its port, and where its class is found. A door
@@ -45,6 +45,7 @@ from headrace.frontends import (
     reload_certificate,
     server_context,
 )
+from headrace.frontends.tokens import TokenCheck
 from headrace.limits import CONNECTIONS_MAX, DESCRIPTORS_KEPT, SECOND_NS
 from headrace.shard import Core
 
@@ -94,7 +95,8 @@ class Server:
         self.doors: dict[str, Door] = {}
         self.failure: HeadraceError | None = None
         self._asked = frozenset(asked)
-        self._authenticate = authenticate
+        self._tokens = TokenCheck(config.auth) if config.auth.keys and authenticate is None else None
+        self._authenticate = authenticate or self._tokens
         self._tls: ssl.SSLContext | None = None
         self._stopping = asyncio.Event()
         self._started = False
@@ -146,9 +148,17 @@ class Server:
             _log.info("listening", door=name, address=address)
 
     def reload(self) -> None:
-        """Read the certificate's files again; the old one stays when there is something wrong with them."""
+        """Read the keys and the certificate again; the old ones stay when there is something wrong with the files."""
+        if self._tokens is not None:
+            try:
+                self._tokens.reload()
+            except InvalidArgument as error:
+                _log.error("the keys were not exchanged", reason=error.message)
+            else:
+                _log.info("keys exchanged", keys=self.config.auth.keys)
         if self._tls is None:
-            _log.info("nothing to reload: no certificate is configured")
+            if self._tokens is None:
+                _log.info("nothing to reload: neither keys nor a certificate are configured")
             return
         try:
             reload_certificate(self._tls, self.config.tls)

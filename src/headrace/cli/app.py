@@ -31,6 +31,7 @@ class Entry(NamedTuple):
 
 COMMANDS: Final[dict[str, Entry]] = {
     "serve": Entry("headrace.cli.serve:serve", "Start a server on a data directory."),
+    "token": Entry("headrace.cli.token:token", "Make keys and tokens, and look into them."),
 }
 
 

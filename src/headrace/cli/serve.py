@@ -65,4 +65,7 @@ def _announce(server: Server) -> None:
         click.echo(f"  {name:8} {schemes.get(name, name)}://{address}")
     if server.config.journal == "disk":
         click.echo(f"  {'data':8} {Path(server.config.data_dir).resolve()}")
-    click.echo("  no key is configured: only this machine can connect. Ctrl-C stops.")
+    if server.config.auth.keys:
+        click.echo("  who connects needs a token (headrace token create). Ctrl-C stops.")
+    else:
+        click.echo("  no key is configured: only this machine can connect. Ctrl-C stops.")

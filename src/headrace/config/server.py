@@ -75,7 +75,8 @@ class AuthConfig(msgspec.Struct, frozen=True, kw_only=True):
     keys: Annotated[
         str, Setting(Text("a file name", empty=True), "", "JSON Web Key set that tokens are checked with; see security")
     ] = ""
-    audience: Annotated[str, Setting(Text("text", empty=True), "", "the aud a token must name, if any")] = ""
+    issuer: Annotated[str, Setting(Text("text"), "", "the iss a token must name")] = "headrace"
+    audience: Annotated[str, Setting(Text("text"), "", "the aud a token must name")] = "headrace"
     leeway_ns: Annotated[int, Setting(Duration(0, 300 * SECOND_NS), "leeway", "how far clocks may be apart")] = 0
 
     def __post_init__(self) -> None:

@@ -1,6 +1,6 @@
 """Sockets: one folder a protocol. A front-end feeds a session from ``headrace.wire`` and does what it says."""
 
-from headrace.frontends.access import Authenticate, Principal, guard, is_loopback
+from headrace.frontends.access import Authenticate, Principal, guard, guard_call, is_loopback
 from headrace.frontends.doors import Door, DoorSite
 from headrace.frontends.listening import open_listener, spelled
 from headrace.frontends.tls import reload_certificate, server_context
@@ -11,6 +11,7 @@ __all__ = [
     "DoorSite",
     "Principal",
     "guard",
+    "guard_call",
     "is_loopback",
     "open_listener",
     "reload_certificate",

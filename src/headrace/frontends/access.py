@@ -8,14 +8,16 @@ is raised. Before each call it asks ``guard(principal, verb, namespace, topic)``
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable
-from typing import Literal, Protocol, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal, Protocol, TypeAlias, get_args
 
 from headrace.errors import HeadraceError
+from headrace.names import DEFAULT_NAMESPACE
 
-__all__ = ["Authenticate", "Principal", "Verb", "guard", "is_loopback", "verb_of"]
+__all__ = ["VERBS", "Authenticate", "Principal", "Verb", "guard", "guard_call", "is_loopback", "verb_of"]
 
 Verb: TypeAlias = Literal["publish", "consume", "admin"]
+VERBS: Final[tuple[Verb, ...]] = get_args(Verb)
 
 
 class Principal(Protocol):
@@ -25,7 +27,11 @@ class Principal(Protocol):
     def name(self) -> str: ...
 
     def refusal(self, verb: Verb, namespace: str, topic: str) -> HeadraceError | None:
-        """NotAllowed (or Unauthenticated once the token has expired), or None when it may."""
+        """NotAllowed (or Unauthenticated once the token has expired), or None when it may. No topic: all of them."""
+        ...
+
+    def filter_refusal(self, verb: Verb, namespace: str, topic_filter: str) -> HeadraceError | None:
+        """The same for everything an MQTT topic filter can match."""
         ...
 
 
@@ -39,6 +45,29 @@ def guard(principal: Principal | None, verb: Verb, namespace: str, topic: str) -
         refusal = principal.refusal(verb, namespace, topic)
         if refusal is not None:
             raise refusal
+
+
+def guard_call(
+    principal: Principal | None,
+    method: str,
+    arguments: Mapping[str, Any],
+    topic_of: Callable[[str, int], str | None],
+) -> None:
+    """``guard`` for an administrative call. ``topic_of(namespace, id)``: the topic of a message that is named by id.
+
+    A namespace of None means all of them, a missing topic all topics: only a token for all of them may ask.
+    """
+    if principal is None:
+        return
+    given = arguments.get("namespace", DEFAULT_NAMESPACE)
+    namespace = "*" if given is None else str(given)
+    topic = arguments.get("topic") or ""
+    number = arguments.get("id")
+    if not topic and type(number) is int:
+        topic = topic_of(namespace, number) or ""
+    guard(principal, verb_of(method), namespace, str(topic))
+    if arguments.get("to"):
+        guard(principal, "publish", namespace, str(arguments["to"]))
 
 
 _CONSUMERS_CALLS = frozenset(

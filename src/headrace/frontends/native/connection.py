@@ -27,7 +27,7 @@ from headrace import errors, limits
 from headrace.batch import HIGHEST_LIMITS, Batch
 from headrace.calls import LeasedBatch, Part, Settle, Settled
 from headrace.diagnostics import logger
-from headrace.frontends.access import Principal, guard, verb_of
+from headrace.frontends.access import Principal, guard, guard_call
 from headrace.frontends.native.push import Push
 from headrace.frontends.native.translate import (
     GroupName,
@@ -512,8 +512,7 @@ class NativeConnection(asyncio.Protocol):
         arguments = native.unpack(packet.arguments, dict[str, Any])
         method = packet.method
         arguments = {"namespace": self.namespace, **arguments}
-        namespace, topic = arguments.get("namespace") or "", arguments.get("topic") or ""
-        guard(self.principal, verb_of(method), str(namespace), str(topic))
+        guard_call(self.principal, method, arguments, self._broker.broker.topic_of)
         attachments = [bytes(attachment) for attachment in packet.attachments]
         if attachments:
             arguments["attachments"] = attachments
