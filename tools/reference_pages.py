@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from headrace import errors
-from headrace.config import GroupConfig, ServerConfig, TopicConfig, settings_of, to_plain
+from headrace.config import GroupConfig, NamespaceConfig, ServerConfig, TopicConfig, settings_of, to_plain
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 FAMILIES = {
@@ -63,9 +63,20 @@ What a group does differently from its topic; what is not given is as the topic'
 """
 
 
+NAMESPACE_HEAD = """
+## Namespace
+
+Quotas and limits of a tenant, changed at run time; what is not given is without limit.
+
+"""
+
+
 def configuration_page() -> str:
     server, topic, group = table(ServerConfig, leave_out="topic_defaults."), table(TopicConfig), table(GroupConfig)
-    return "".join([CONFIGURATION_HEAD, SERVER_HEAD, *server, TOPIC_HEAD, *topic, GROUP_HEAD, *group])
+    space = table(NamespaceConfig)
+    return "".join(
+        [CONFIGURATION_HEAD, SERVER_HEAD, *server, TOPIC_HEAD, *topic, GROUP_HEAD, *group, NAMESPACE_HEAD, *space]
+    )
 
 
 def table(config_type: type[msgspec.Struct], leave_out: str = "\0") -> Iterator[str]:

@@ -34,6 +34,7 @@ from headrace.broker.aio import LoopBroker
 from headrace.broker.embedded import MEMORY, open_core
 from headrace.clock import SystemClock
 from headrace.config import ServerConfig
+from headrace.config.server import parse_namespace_quotas
 from headrace.diagnostics import logger
 from headrace.errors import HeadraceError, InvalidArgument
 from headrace.frontends import (
@@ -131,6 +132,10 @@ class Server:
             raise
         broker = Broker(core, topic_defaults=config.topic_defaults, auto_create=config.auto_create)
         self.broker = LoopBroker(broker, on_failure=self._storage_failed)
+        for namespace, most in parse_namespace_quotas(config.namespace_quotas).items():
+            await self.broker.call(
+                "namespace.config", {"namespace": namespace, "settings": {"quota.messages_per_minute": most}}
+            )
         try:
             for name, make in makers.items():
                 site = DoorSite(self.broker, listeners[name], config, SystemClock(), self._authenticate, self._tls)

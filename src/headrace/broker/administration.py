@@ -14,14 +14,16 @@ from typing import Any
 from headrace.batch import Batch
 from headrace.broker.broker import Broker, start_of
 from headrace.broker.messages import message_info
-from headrace.config import differences, to_plain, with_settings
+from headrace.config import NamespaceConfig, differences, to_plain, with_settings
 from headrace.delivery import (
     Backlog,
     ChangeGroup,
+    ChangeNamespace,
     ChangeTopic,
     DeleteGroup,
     DeleteTopic,
     Group,
+    Namespace,
     PauseGroup,
     Purge,
     ResumeGroup,
@@ -30,6 +32,7 @@ from headrace.delivery import (
 )
 from headrace.errors import AlreadyExists, DuplicateConflict, InvalidArgument
 from headrace.limits import BROWSE_MESSAGES_MAX, READ_BATCHES_MAX, READ_BYTES_MAX
+from headrace.names import check_namespace_name
 from headrace.shard.core import Done
 
 __all__ = ["Administration", "message_info"]
@@ -54,6 +57,8 @@ class Administration:
             "topic.delete": self.topic_delete,
             "topic.purge": self.topic_purge,
             "namespace.list": self.namespace_list,
+            "namespace.show": self.namespace_show,
+            "namespace.config": self.namespace_config,
             "group.create": self.group_create,
             "group.list": self.group_list,
             "group.show": self.group_show,
@@ -171,6 +176,31 @@ class Administration:
 
     def namespace_list(self) -> Done:
         return Done(sorted({"default", *(topic.namespace for topic in self._topics(None))}), 0)
+
+    def namespace_show(self, namespace: str = "default") -> Done:
+        """What a namespace may use, and uses."""
+        known = self.core.state.namespaces.get(namespace)
+        if known is None:
+            raise InvalidArgument(f"namespace {namespace!r} does not exist: it has no topics and no settings")
+        return Done(self._namespace_info(known), 0)
+
+    def namespace_config(self, namespace: str = "default", settings: Mapping[str, Any] | None = None) -> Done:
+        """Change what a namespace may use; what is not named stays. The namespace need not exist."""
+        check_namespace_name(namespace)
+        known = self.core.state.namespaces.get(namespace)
+        has = NamespaceConfig() if known is None else known.settings
+        wanted = with_settings(has, settings or {})
+        done = self.broker.execute(ChangeNamespace(namespace, wanted)) if wanted != has else Done(None, 0)
+        return Done(self._namespace_info(self.core.state.namespace(namespace)), done.position)
+
+    def _namespace_info(self, known: Namespace) -> dict[str, Any]:
+        return {
+            "namespace": known.name,
+            "settings": to_plain(known.settings),
+            "topics": known.topics_count,
+            "leased": known.leased_count,
+            "connections": self.broker.quotas.connections(known.name),
+        }
 
     def _topics(self, namespace: str | None) -> Iterator[Topic]:
         for topic in self.core.state.topics.values():

@@ -290,9 +290,9 @@ class LoopBroker:
 
     def _pace(self, group: Group) -> None:
         """A group under a rate limit becomes able to hand out more by time alone."""
-        rate = group.policy.rate
-        if rate and group.affordable(self.core.clock.now_ns()) < 1:
-            self._loop.call_later(1.0 / rate, self._ready, {group.gid})
+        wait_ns = group.wait_ns(self.core.clock.now_ns())
+        if wait_ns:
+            self._loop.call_later(wait_ns / 1e9, self._ready, {group.gid})
 
     # -- the end -----------------------------------------------------------------------------------------------------
 

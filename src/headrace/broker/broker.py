@@ -14,6 +14,7 @@ from typing import Any
 
 from headrace.batch import Batch
 from headrace.broker.messages import at_offsets
+from headrace.broker.quotas import Quotas
 from headrace.calls import BY_KEY, Duplicate, LeasedBatch, Part, Refusal, Run, Settle, Settled
 from headrace.config import GroupConfig, TopicConfig, with_settings
 from headrace.delivery import (
@@ -52,6 +53,7 @@ class Broker:
         self.core = core
         self.topic_defaults = topic_defaults or TopicConfig()
         self.auto_create = auto_create
+        self.quotas = Quotas(core)
         self._turn = 0
 
     def begin(self) -> None:
@@ -126,6 +128,13 @@ class Broker:
 
     def publish(self, namespace: str, topic: str, partition: int, batch: Batch) -> Done:
         """Publish a batch into one partition, or by key; the reply is a list of ``Part``."""
+        if self.quotas.check(namespace, batch):
+            done = self._publish(namespace, topic, partition, batch)
+            self.quotas.charge(namespace, batch)
+            return done
+        return self._publish(namespace, topic, partition, batch)
+
+    def _publish(self, namespace: str, topic: str, partition: int, batch: Batch) -> Done:
         found = self.topic(namespace, topic)
         count = len(found.partitions)
         if partition != BY_KEY:
@@ -239,11 +248,15 @@ class Broker:
             extend=[(receipts(run), by_ns) for run, by_ns in order.extend],
         )
         places: list[list[tuple[int, Sequence[int] | None]]] = []
+        charged: list[Batch] = []
         if order.publish:
+            charged = [batch for _, _, batch in order.publish if self.quotas.check(namespace, batch)]
             command.publish = self._outputs(namespace, order.publish, places)
         if order.cancel:
             command.cancel = [entry for name, ids in order.cancel for entry in self.scheduled(namespace, name, ids)]
         done = self.execute(command)
+        for batch in charged:
+            self.quotas.charge(namespace, batch)
         return Done(self._settled(done.reply, places), done.position)
 
     def _outputs(

@@ -4,6 +4,7 @@
 """
 
 from headrace.config.group import GroupConfig, RetryOverrides
+from headrace.config.namespace import NamespaceConfig
 from headrace.config.server import AuthConfig, HttpConfig, LogConfig, MetricsConfig, ServerConfig, TlsConfig
 from headrace.config.settings import (
     Assignment,
@@ -25,6 +26,7 @@ __all__ = [
     "HttpConfig",
     "LogConfig",
     "MetricsConfig",
+    "NamespaceConfig",
     "RetryConfig",
     "RetryOverrides",
     "ServerConfig",

@@ -9,8 +9,10 @@ import msgspec
 from headrace.config.kinds import Choice, Duration, Flag, Port, Size, Text, Whole
 from headrace.config.settings import Setting, check
 from headrace.config.topic import TopicConfig
+from headrace.errors import InvalidArgument
 from headrace.ids import NODE_ID_MAX
 from headrace.limits import HTTP_BODY_BYTES_DEFAULT, HTTP_BODY_BYTES_MAX, SECOND_NS
+from headrace.names import check_namespace_name
 
 __all__ = [
     "AuthConfig",
@@ -27,6 +29,30 @@ __all__ = [
 JournalBackend = Literal["disk", "memory"]
 LogFormat = Literal["auto", "console", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+def parse_namespace_quotas(text: str) -> dict[str, int]:
+    """Namespace → messages a minute; ValueError when it is not of that form.
+
+    >>> parse_namespace_quotas("team-a:1000, team-b:500")
+    {'team-a': 1000, 'team-b': 500}
+    """
+    quotas: dict[str, int] = {}
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        name, _, number = entry.rpartition(":")
+        quotas[check_namespace_name(name)] = int(number)
+        if quotas[name] < 1:
+            raise ValueError(f"{entry}: at least 1 a minute")
+    return quotas
+
+
+def check_namespace_quotas(text: str) -> bool:
+    """Whether a text names quotas."""
+    try:
+        parse_namespace_quotas(text)
+    except (ValueError, InvalidArgument):
+        return False
+    return True
 
 
 class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,6 +155,14 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     tls: TlsConfig = TlsConfig()
     auth: AuthConfig = AuthConfig()
     http: HttpConfig = HttpConfig()
+    namespace_quotas: Annotated[
+        str,
+        Setting(
+            Text("names with a number, such as team-a:1000,team-b:500", empty=True, check=check_namespace_quotas),
+            "",
+            "messages a minute of namespaces, set at each start; other quotas are set with namespace.config",
+        ),
+    ] = ""
     topic_defaults: TopicConfig = TopicConfig()
 
     def __post_init__(self) -> None:

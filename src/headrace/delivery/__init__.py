@@ -5,6 +5,7 @@ from headrace.delivery.commands import (
     Bury,
     Cancel,
     ChangeGroup,
+    ChangeNamespace,
     ChangeTopic,
     Command,
     CreateGroup,
@@ -56,6 +57,7 @@ from headrace.delivery.facts import (
     Leased,
     Left,
     Moved,
+    NamespaceChanged,
     PartitionCreated,
     Paused,
     Published,
@@ -72,6 +74,7 @@ from headrace.delivery.facts import (
 from headrace.delivery.facts import decode as decode_facts
 from headrace.delivery.facts import encode as encode_facts
 from headrace.delivery.members import share_credit
+from headrace.delivery.namespace import Bucket, Namespace
 from headrace.delivery.offsets import Span, runs, span_of
 from headrace.delivery.partition import Partition
 from headrace.delivery.publishing import filtered_of
@@ -88,10 +91,12 @@ __all__ = [
     "Assigned",
     "Backlog",
     "BackoffEnded",
+    "Bucket",
     "Bury",
     "Cancel",
     "Cancelled",
     "ChangeGroup",
+    "ChangeNamespace",
     "ChangeTopic",
     "Command",
     "CreateGroup",
@@ -124,6 +129,8 @@ __all__ = [
     "Left",
     "Move",
     "Moved",
+    "Namespace",
+    "NamespaceChanged",
     "Outcome",
     "Partition",
     "PartitionCreated",

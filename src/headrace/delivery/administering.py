@@ -23,6 +23,7 @@ from headrace.errors import (
     HeadraceError,
     InvalidArgument,
     LimitExceeded,
+    QuotaExceeded,
     UnknownGroup,
     UnknownTopic,
 )
@@ -31,14 +32,25 @@ from headrace.limits import (
     GROUPS_PER_TOPIC_MAX,
     PAUSE_TEXT_CHARS_MAX,
 )
+from headrace.names import DEAD_LETTERS_PREFIX
 from headrace.routing import GroupFilter
 
 __all__ = ["DECIDE"]
 
 
+def _change_namespace(state: State, command: c.ChangeNamespace, now_ns: int) -> Outcome:
+    return Outcome([f.NamespaceChanged(command.namespace, command.settings, now_ns)], command.namespace)
+
+
 def _create_topic(state: State, command: c.CreateTopic, now_ns: int) -> Outcome:
     if (command.namespace, command.name) in state.by_name:
         return refuse(AlreadyExists(f"topic {command.name!r} exists in namespace {command.namespace!r}"))
+    space = state.namespaces.get(command.namespace)
+    most = space.settings.topics if space is not None else 0
+    if space is not None and most and not command.name.startswith(DEAD_LETTERS_PREFIX) and space.topics_count >= most:
+        return refuse(
+            QuotaExceeded(f"namespace {command.namespace!r} has {space.topics_count} topics and may have {most}")
+        )
     settings = command.settings
     try:
         policy_of(settings, command.name, GroupConfig())
@@ -385,6 +397,7 @@ def _no_group(gid: int) -> UnknownGroup:
 
 
 DECIDE: dict[type[Any], Callable[[State, Any, int], Outcome]] = {
+    c.ChangeNamespace: _change_namespace,
     c.CreateTopic: _create_topic,
     c.ChangeTopic: _change_topic,
     c.DeleteTopic: _delete_topic,

@@ -13,7 +13,7 @@ import msgspec
 from pyroaring import BitMap64
 
 from headrace.batch import Batch, MessageView
-from headrace.config import GroupConfig, TopicConfig
+from headrace.config import GroupConfig, NamespaceConfig, TopicConfig
 from headrace.delivery.facts import Fact
 from headrace.delivery.offsets import Span
 from headrace.errors import HeadraceError
@@ -22,6 +22,7 @@ __all__ = [
     "Bury",
     "Cancel",
     "ChangeGroup",
+    "ChangeNamespace",
     "ChangeTopic",
     "Command",
     "CreateGroup",
@@ -75,6 +76,11 @@ class Start(msgspec.Struct, frozen=True):
 
 
 EARLIEST = Start()
+
+
+class ChangeNamespace(msgspec.Struct):
+    namespace: str
+    settings: NamespaceConfig
 
 
 class CreateTopic(msgspec.Struct):
@@ -241,7 +247,8 @@ class Trim(msgspec.Struct):
 
 
 Command = (
-    CreateTopic
+    ChangeNamespace
+    | CreateTopic
     | ChangeTopic
     | DeleteTopic
     | CreateGroup

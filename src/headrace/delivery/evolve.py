@@ -43,8 +43,13 @@ def evolve(state: State, fact: f.Fact, batch: Batch | None = None) -> None:
 # -- topics and groups -----------------------------------------------------------------------------------------------
 
 
+def _namespace_changed(state: State, fact: f.NamespaceChanged) -> None:
+    state.namespace(fact.namespace).settings = fact.settings
+    state.now_ns = max(state.now_ns, fact.at_ns)
+
+
 def _topic_created(state: State, fact: f.TopicCreated) -> None:
-    topic = Topic(fact.tid, fact.namespace, fact.name, fact.settings, fact.at_ns)
+    topic = Topic(fact.tid, state.namespace(fact.namespace), fact.name, fact.settings, fact.at_ns)
     state.topics[fact.tid] = topic
     state.by_name[fact.namespace, fact.name] = topic
     state.next_tid = max(state.next_tid, fact.tid + 1)
@@ -65,6 +70,7 @@ def _topic_changed(state: State, fact: f.TopicChanged) -> None:
 def _topic_deleted(state: State, fact: f.TopicDeleted) -> None:
     topic = state.topics.pop(fact.tid)
     del state.by_name[topic.namespace, topic.name]
+    topic.space.topics.discard(topic)
     for group in list(topic.groups.values()):
         _drop_group(state, group)
     for partition in topic.partitions:
@@ -283,7 +289,7 @@ def _leased(state: State, fact: f.Leased) -> None:
                 known.last_ns = fact.at_ns
                 known.consumer = fact.consumer
                 group.redelivered += 1
-    if group.policy.rate:
+    if group.policy.rate or group.topic.space.settings.rate:
         group.spend(count, fact.at_ns)
     if fact.lease_id >= state.next_lease_id:
         state.next_lease_id = fact.lease_id + 1
@@ -543,4 +549,5 @@ FOLD: dict[type[Any], Callable[[State, Any], None]] = {
     f.Trimmed: _trimmed,
     f.KeyFreed: _key_freed,
     f.Lapsed: _lapsed,
+    f.NamespaceChanged: _namespace_changed,
 }

@@ -32,6 +32,7 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
     paused          consumer (by whom), text (why), since_ns, until_ns
     rate            until_ns                    the group's rate is used up
     concurrency     count                       so many are leased, and no more may be
+    namespace_rate, namespace_concurrency       the same, of the whole namespace
     in_flight       count                       the same for max_in_flight
     retry_before    until_ns, offset            order is by partition, and a retry of it waits
     handover        consumer                    its partition's former owner still holds leases
@@ -230,9 +231,13 @@ def _of_group(group: Group, now_ns: int) -> list[Reason]:
         reasons.append(
             Reason("paused", consumer=pause.by, text=pause.why, since_ns=pause.at_ns, until_ns=pause.until_ns)
         )
-    if policy.rate and group.affordable(now_ns) < 1:
-        wait_ns = int((group.bucket_level - max(1.0, policy.rate) + 1) / policy.rate * 1e9)
-        reasons.append(Reason("rate", until_ns=group.bucket_at_ns + wait_ns))
+    if policy.rate and (wait_ns := group.bucket.wait_ns(1, policy.rate, policy.rate, now_ns)):
+        reasons.append(Reason("rate", until_ns=now_ns + wait_ns))
+    space = group.topic.space
+    if wait_ns := space.wait_ns(now_ns):
+        reasons.append(Reason("namespace_rate", until_ns=now_ns + wait_ns))
+    if space.settings.concurrency and (theirs := space.leased_count) >= space.settings.concurrency:
+        reasons.append(Reason("namespace_concurrency", count=theirs))
     leased = group.leased_count
     if policy.concurrency and leased >= policy.concurrency:
         reasons.append(Reason("concurrency", count=leased))

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from headrace.batch import Batch
-from headrace.config import GroupConfig, TopicConfig
+from headrace.config import GroupConfig, NamespaceConfig, TopicConfig
 from headrace.delivery.offsets import Span, unpack
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "Leased",
     "Left",
     "Moved",
+    "NamespaceChanged",
     "PartitionCreated",
     "Paused",
     "Published",
@@ -353,6 +354,12 @@ class Lapsed(_Offsets, tag=30):
     at_ns: int
 
 
+class NamespaceChanged(_Fact, tag=31):
+    namespace: str
+    settings: NamespaceConfig
+    at_ns: int
+
+
 Fact: TypeAlias = (
     TopicCreated
     | TopicChanged
@@ -384,6 +391,7 @@ Fact: TypeAlias = (
     | Trimmed
     | KeyFreed
     | Lapsed
+    | NamespaceChanged
 )
 
 _encode: Final = msgspec.msgpack.Encoder().encode

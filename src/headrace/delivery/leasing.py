@@ -37,13 +37,10 @@ def decide_lease(state: State, command: LeaseUpTo, now_ns: int) -> Outcome:
         return refuse(InvalidArgument(f"a consumer name of {len(command.consumer)} characters: at most 255"))
     if group.pause is not None:
         return Outcome([], [])
-    if policy.plain and len(group.backlogs) == 1:
+    if policy.plain and len(group.backlogs) == 1 and not group.topic.space.limited:
         return _lease_plain(state, group, command, now_ns, now_ns + lease_ns)
     most = min(command.most, LEASE_MESSAGES_MAX, policy.max_in_flight - group.leased_count)
-    if policy.concurrency:
-        most = min(most, policy.concurrency - group.leased_count)
-    if policy.rate:
-        most = min(most, group.affordable(now_ns))
+    most = group.affordable(most, now_ns)
     facts: list[f.Fact] = []
     backlogs: Iterable[Backlog] = group.backlogs.values()
     if policy.fifo:

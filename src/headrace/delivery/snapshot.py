@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 from pyroaring import BitMap64
 
-from headrace.config import GroupConfig, TopicConfig
+from headrace.config import GroupConfig, NamespaceConfig, TopicConfig
 from headrace.delivery.backlog import Backlog, Lease, Try
 from headrace.delivery.due import DueTimes
 from headrace.delivery.offsets import unpack
@@ -40,7 +40,7 @@ from headrace.limits import HANDOVER_NS, MEMBER_SILENCE_NS, PRODUCER_BATCHES_KEP
 
 __all__ = ["restore", "snapshot"]
 
-VERSION: Final = 2
+VERSION: Final = 3
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
 
@@ -53,6 +53,7 @@ def snapshot(state: State) -> bytes:
             state.now_ns,
             state.last_id,
             [state.next_tid, state.next_pid, state.next_gid, state.next_lease_id],
+            [[space.name, space.settings, space.bucket.dump()] for space in state.namespaces.values()],
             [_topic(topic) for topic in state.topics.values()],
         ]
     )
@@ -68,8 +69,12 @@ def restore(data: bytes, node_id: int = 0) -> State:
     if version != VERSION:
         raise UnsupportedVersion(f"the snapshot has version {version}; this build reads version {VERSION}")
     state = State(node_id)
-    _, state.now_ns, state.last_id, numbers, topics = plain
+    _, state.now_ns, state.last_id, numbers, spaces, topics = plain
     state.next_tid, state.next_pid, state.next_gid, state.next_lease_id = numbers
+    for name, settings, bucket in spaces:
+        space = state.namespace(name)
+        space.settings = msgspec.convert(settings, NamespaceConfig)
+        space.bucket.restore(*bucket)
     for each in topics:
         _restore_topic(state, each)
     return state
@@ -93,7 +98,7 @@ def _topic(topic: Topic) -> list[Any]:
 
 def _restore_topic(state: State, plain: list[Any]) -> None:
     tid, namespace, name, settings, created_ns, dedup, partitions, groups = plain
-    topic = Topic(tid, namespace, name, msgspec.convert(settings, TopicConfig), created_ns)
+    topic = Topic(tid, state.namespace(namespace), name, msgspec.convert(settings, TopicConfig), created_ns)
     state.topics[tid] = topic
     state.by_name[namespace, name] = topic
     for dedup_id, *entry in dedup:
@@ -192,7 +197,7 @@ def _group(group: Group) -> list[Any]:
         sorted(group.members),
         sorted(group.owners.items()),
         [group.delivered, group.redelivered, group.nacked],
-        [group.bucket_level, group.bucket_at_ns],
+        group.bucket.dump(),
         [_backlog(backlog) for backlog in group.backlogs.values()],
     ]
 
@@ -204,7 +209,7 @@ def _restore_group(state: State, topic: Topic, plain: list[Any]) -> None:
     group.members = dict.fromkeys(members, state.now_ns)  # heard of anew: nobody is silent because we were away
     group.owners = dict(owners)
     group.delivered, group.redelivered, group.nacked = counts
-    group.bucket_level, group.bucket_at_ns = bucket
+    group.bucket.restore(*bucket)
     topic.groups[name] = group
     state.groups[gid] = group
     if group.pause is not None and group.pause.until_ns:

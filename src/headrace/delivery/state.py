@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from heapq import heappop, heappush
 
 from headrace.delivery.backlog import Backlog, Lease
+from headrace.delivery.namespace import Namespace
 from headrace.delivery.partition import Partition
 from headrace.delivery.topic import Group, Topic
 from headrace.ids import IdSource
@@ -37,6 +38,7 @@ class State:
         "last_id",
         "leases",
         "look_at_ns",
+        "namespaces",
         "next_gid",
         "next_lease_id",
         "next_pid",
@@ -49,6 +51,7 @@ class State:
 
     def __init__(self, node_id: int = 0) -> None:
         self.node_id = node_id
+        self.namespaces: dict[str, Namespace] = {}
         self.topics: dict[int, Topic] = {}
         self.by_name: dict[tuple[str, str], Topic] = {}
         self.partitions: dict[int, Partition] = {}
@@ -63,6 +66,13 @@ class State:
         self.look_at_ns = FOREVER_NS  # nothing is due before this; looked at anew by ``wake_at_ns``
         self._bucket_heap: list[int] = []
         self._ids: IdSource | None = None
+
+    def namespace(self, name: str) -> Namespace:
+        """The namespace, known from its first topic or setting on."""
+        found = self.namespaces.get(name)
+        if found is None:
+            found = self.namespaces[name] = Namespace(name)
+        return found
 
     def backlogs(self) -> Iterator[Backlog]:
         for group in self.groups.values():

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from headrace.config import GroupConfig, TopicConfig
 from headrace.delivery.backlog import Backlog
+from headrace.delivery.namespace import Bucket, Namespace
 from headrace.delivery.partition import Partition
 from headrace.delivery.settings import policy_of
 from headrace.routing import GroupFilter, Predicate, compile_filter
@@ -59,12 +60,15 @@ class Topic:
         "partitions",
         "room",
         "settings",
+        "space",
         "tid",
     )
 
-    def __init__(self, tid: int, namespace: str, name: str, settings: TopicConfig, created_ns: int) -> None:
+    def __init__(self, tid: int, space: Namespace, name: str, settings: TopicConfig, created_ns: int) -> None:
         self.tid = tid
-        self.namespace = namespace
+        self.space = space
+        self.namespace = space.name
+        space.topics.add(self)
         self.name = name
         self.settings = settings
         self.created_ns = created_ns
@@ -82,8 +86,7 @@ class Topic:
 class Group:
     __slots__ = (
         "backlogs",
-        "bucket_at_ns",
-        "bucket_level",
+        "bucket",
         "created_ns",
         "delivered",
         "durable",
@@ -115,8 +118,7 @@ class Group:
         self.delivered = 0
         self.redelivered = 0
         self.nacked = 0
-        self.bucket_level = 0.0  # of the rate limit: messages leased ahead of the rate
-        self.bucket_at_ns = 0
+        self.bucket = Bucket()  # of the rate limit
         self.apply(settings)
 
     def apply(self, settings: GroupConfig) -> None:
@@ -131,15 +133,27 @@ class Group:
                 self.wanted = compile_filter(wanted)
 
     def spend(self, count: int, at_ns: int) -> None:
-        """Charge ``count`` deliveries to the rate limit."""
-        self.bucket_level = max(0.0, self.bucket_level - (at_ns - self.bucket_at_ns) * self.policy.rate / 1e9) + count
-        self.bucket_at_ns = at_ns
+        """Charge ``count`` deliveries to the rate limits."""
+        if self.policy.rate:
+            self.bucket.spend(count, self.policy.rate, at_ns)
+        space = self.topic.space
+        if space.settings.rate:
+            space.bucket.spend(count, space.settings.rate, at_ns)
 
-    def affordable(self, now_ns: int) -> int:
-        """Deliveries the rate limit allows now: a second's worth may come at once."""
+    def affordable(self, most: int, now_ns: int) -> int:
+        """How many of ``most`` the limits of group and namespace allow now; a second's worth may come at once."""
+        policy = self.policy
+        if policy.concurrency:
+            most = min(most, policy.concurrency - self.leased_count)
+        if policy.rate:
+            most = min(most, self.bucket.room(policy.rate, policy.rate, now_ns))
+        return self.topic.space.affordable(most, now_ns)
+
+    def wait_ns(self, now_ns: int) -> int:
+        """How long rates alone keep the next message back."""
         rate = self.policy.rate
-        level = max(0.0, self.bucket_level - (now_ns - self.bucket_at_ns) * rate / 1e9)
-        return int(max(1.0, rate) - level)
+        own = self.bucket.wait_ns(1, rate, rate, now_ns) if rate else 0
+        return max(own, self.topic.space.wait_ns(now_ns))
 
     @property
     def unsettled_count(self) -> int:

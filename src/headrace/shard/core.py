@@ -231,6 +231,8 @@ class Core:
         """An ack can let something else go: the next of a key, room under a limit."""
         group = self.state.groups[fact.gid]
         policy = group.policy
+        if group.topic.space.settings.concurrency:
+            self.woken.update([other.gid for other in group.topic.space.groups()])
         if (
             policy.ordering != "none"
             or policy.concurrency

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.config import (
     GroupConfig,
+    NamespaceConfig,
     RetryConfig,
     RetryOverrides,
     ServerConfig,
@@ -27,7 +28,9 @@ from headrace.config.sources import parse_assignments
 from headrace.errors import InvalidArgument
 
 SECOND_NS = 10**9
-EVERY = [TopicConfig, GroupConfig, ServerConfig]
+EVERY = [TopicConfig, GroupConfig, NamespaceConfig, ServerConfig]
+CHECKED_TEXTS = ["", "dlq/orders", "https://example.org/hook", "team-a:1000,team-b:5"]
+"""For settings whose text has a form that random text hardly ever has."""
 
 
 def values_of(kind: kinds.Kind) -> st.SearchStrategy[Any]:
@@ -45,6 +48,8 @@ def values_of(kind: kinds.Kind) -> st.SearchStrategy[Any]:
             return st.integers(0, 10**15)
         case kinds.Plain():
             return st.dictionaries(st.text(), st.text() | st.integers(-5, 5))
+        case kinds.Text() if kind.check is not None:
+            return st.sampled_from(list(filter(kind.fits, CHECKED_TEXTS)))
         case kinds.Text():
             return st.text(st.characters(categories=["L", "N", "P", "Zs"])).filter(kind.fits)
         case kinds.Real():

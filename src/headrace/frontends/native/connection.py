@@ -62,6 +62,7 @@ class NativeConnection(asyncio.Protocol):
         "_calls",
         "_clean",
         "_door",
+        "_entered",
         "_flush_planned",
         "_lease_bytes",
         "_line",
@@ -107,6 +108,7 @@ class NativeConnection(asyncio.Protocol):
         self._reading = True
         self._writing_paused = False
         self._clean = False  # the end was announced, by either side
+        self._entered = False  # counts as one of its namespace's connections
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
 
@@ -255,6 +257,9 @@ class NativeConnection(asyncio.Protocol):
         self._transport.abort()
 
     def _leave(self) -> None:
+        if self._entered:
+            self._entered = False
+            self._broker.broker.quotas.leave(self.namespace)
         pushes, self.pushes = self.pushes, None
         for push in pushes.values() if pushes else ():
             if push.source is not None:
@@ -275,11 +280,13 @@ class NativeConnection(asyncio.Protocol):
         try:
             if site.authenticate is not None:
                 self.principal = site.authenticate(body.token, namespace)
+            self._broker.broker.quotas.enter(namespace)
+            self._entered = True
+            self.namespace = namespace
         except errors.HeadraceError as error:
             _log.info("refused", peer=self.peer, client=body.client, reason=error.message)
             self.session.send_close(error)
             return
-        self.namespace = namespace
         self.session.send_welcome(
             server=self._door.product, server_id=self._door.server_id, namespace=namespace, wall_ns=site.clock.wall_ns()
         )
