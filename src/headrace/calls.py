@@ -116,6 +116,11 @@ class Pending(Protocol):
 class ConsumerPort(Protocol):
     """One consumer of one group on one topic."""
 
+    @property
+    def life(self) -> int:
+        """Another number when the broker has taken back what was leased through this port and not settled."""
+        ...
+
     def receive(self, most: int, wait_ns: int) -> list[LeasedBatch]:
         """Up to ``most`` messages; waits up to ``wait_ns`` for the first."""
         ...
@@ -130,6 +135,10 @@ class ConsumerPort(Protocol):
 
     def flush(self) -> None:
         """Wait for everything settled so far."""
+        ...
+
+    def interrupt(self) -> None:
+        """Let a receive that waits in another thread return with nothing, and those to come not wait."""
         ...
 
     def close(self) -> None:
@@ -168,6 +177,9 @@ class Port(Protocol):
 
 
 class AsyncConsumerPort(Protocol):
+    @property
+    def life(self) -> int: ...
+
     async def receive(self, most: int, wait_ns: int) -> list[LeasedBatch]: ...
 
     async def settle(self, order: Settle) -> Settled: ...

@@ -319,6 +319,14 @@ CLIENT_PUBLISHER_MESSAGES_MAX: Final = 20_000
 """Pipelined publishes not yet confirmed; beyond it the publisher waits."""
 CLIENT_PUBLISHER_BYTES_MAX: Final = 32 * MIB
 """Their values together."""
+CLIENT_GATHER_MESSAGES: Final = 1_000
+"""Pipelined publishes that leave as one batch: more would not be cheaper, and wait longer."""
+CLIENT_GATHER_BYTES: Final = 512 * KIB
+"""Their values together."""
+CLIENT_GATHER_ALONE_BYTES: Final = 64 * KIB
+"""A value above it leaves in a batch of its own: it gains nothing from company, and one too large fails alone."""
+CLIENT_REQUESTS_TTL_NS: Final = 3_600 * SECOND_NS
+"""How long an answer that nobody fetched is kept."""
 CLIENT_WINDOW: Final = 8
 """Batches of one publish_many or publisher under way at a time: fills the wire while the disk syncs."""
 CLIENT_PRODUCER_WINDOW: Final = 24
@@ -331,6 +339,8 @@ CLIENT_RECONNECT_NS_MAX: Final = 2 * SECOND_NS
 """The longest pause before connecting again."""
 CLIENT_OUTAGE_NS_MAX: Final = 120 * SECOND_NS
 """How long requests wait for a server that is gone before they fail."""
+WORKER_CONCURRENCY_MAX: Final = 10_000
+"""Threads or tasks of one worker."""
 CLIENT_WORKER_STOP_NS: Final = 30 * SECOND_NS
 """What handlers under way get when a worker is asked to stop."""
 

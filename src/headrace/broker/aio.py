@@ -347,7 +347,7 @@ class AsyncEmbeddedPort:
     ) -> AsyncEmbeddedConsumer:
         names = self.broker.broker
         gid = await self.broker.host.run(lambda: names.join(namespace, topic, group, consumer, options))
-        return AsyncEmbeddedConsumer(self.broker, namespace, gid, consumer, lease_ns, prefetch)
+        return AsyncEmbeddedConsumer(self.broker, namespace, gid, consumer, lease_ns)
 
     async def settle(self, namespace: str, topic: str, group: str, order: Settle) -> Settled:
         return await self.broker.settle(namespace, topic, group, order)
@@ -362,15 +362,15 @@ class AsyncEmbeddedPort:
 class AsyncEmbeddedConsumer:
     """A consumer that leases when it is asked."""
 
-    def __init__(
-        self, broker: LoopBroker, namespace: str, gid: int, consumer: str, lease_ns: int | None, prefetch: int
-    ) -> None:
+    life = 0
+    """Nothing comes between a consumer and a broker in one process."""
+
+    def __init__(self, broker: LoopBroker, namespace: str, gid: int, consumer: str, lease_ns: int | None) -> None:
         self._broker = broker
         self._namespace = namespace
         self._gid = gid
         self._consumer = consumer
         self._lease_ns = lease_ns
-        self._most = min(prefetch or PREFETCH_MAX, PREFETCH_MAX)
         self._unconfirmed = 0
         self._confirmed = asyncio.Event()
         self._refusal: HeadraceError | None = None
@@ -379,7 +379,7 @@ class AsyncEmbeddedConsumer:
     async def receive(self, most: int, wait_ns: int) -> list[LeasedBatch]:
         if self._closed:
             raise Closed("the consumer is closed")
-        most = min(most, self._most)
+        most = min(most, PREFETCH_MAX)
         return await self._broker.lease_by_gid(self._gid, self._consumer, most, wait_ns, self._lease_ns)
 
     def _settle(self, order: Settle) -> Callable[[], Done]:

@@ -16,7 +16,7 @@ from headrace.batch import Batch
 from headrace.broker.messages import at_offsets
 from headrace.broker.quotas import Quotas
 from headrace.calls import BY_KEY, Duplicate, LeasedBatch, Part, Refusal, Run, Settle, Settled
-from headrace.config import GroupConfig, TopicConfig, with_settings
+from headrace.config import GroupConfig, TopicConfig, differences, with_settings
 from headrace.delivery import (
     CreateGroup,
     CreateTopic,
@@ -38,7 +38,7 @@ from headrace.delivery import (
     runs,
     span_of,
 )
-from headrace.errors import HeadraceError, InvalidArgument, UnknownGroup, UnknownTopic
+from headrace.errors import DuplicateConflict, HeadraceError, InvalidArgument, UnknownGroup, UnknownTopic
 from headrace.log import PartitionLog
 from headrace.names import check_group_name, check_namespace_name, check_topic_name
 from headrace.shard.core import Core, Done
@@ -102,11 +102,23 @@ class Broker:
         return found
 
     def group(self, namespace: str, topic: str, group: str, options: Mapping[str, Any] | None = None) -> Group:
-        """The group, made if it is new (``options``: start, durable and settings of a new one)."""
+        """The group, made if it is new (``options``: start, durable and settings of a new one).
+
+        Where it begins matters to a new group only; settings must agree with those of one that exists.
+        """
         found = self.topic(namespace, topic).groups.get(group)
         if found is None:
             self.create_group(namespace, topic, group, options or {})
             found = self.find_group(namespace, topic, group)
+        elif options:
+            given = {name: value for name, value in options.items() if name not in ("start", "durable")}
+            differing = differences(found.settings, with_settings(found.settings, given))
+            if differing:
+                key, has, asked = differing[0]
+                raise DuplicateConflict(
+                    f"group {group!r} of topic {topic!r} exists with {key} = {has}, not {asked}; leave it out, or "
+                    "change the group's settings"
+                )
         return found
 
     def create_group(self, namespace: str, topic: str, group: str, options: Mapping[str, Any]) -> Done:
@@ -155,14 +167,20 @@ class Broker:
         return Done(parts, position)
 
     def _route(self, batch: Batch, count: int) -> dict[int, list[int]]:
-        """Which messages go to which partition: by the hash of the key; those without one together, in turns."""
-        self._turn = (self._turn + 1) % count
+        """Which messages go to which partition: by the hash of the key; those without one together, in turns.
+
+        A producer's batch takes the turn its sequence says, so that it is found again where it was when it is repeated.
+        """
+        if batch.producer_id:
+            turn = (batch.producer_id + batch.producer_seq) % count
+        else:
+            turn = self._turn = (self._turn + 1) % count
         hashes = batch.key_hashes()
         if hashes is None:
-            return {self._turn: []}
+            return {turn: []}
         shares: dict[int, list[int]] = {}
         for i, key in enumerate(hashes):
-            shares.setdefault(key % count if key else self._turn, []).append(i)
+            shares.setdefault(key % count if key else turn, []).append(i)
         return shares
 
     def _publish_part(self, topic: Topic, index: int, batch: Batch, indexes: Sequence[int] | None) -> Done:

@@ -81,6 +81,8 @@ class EmbeddedPort:
         self.broker = broker
         self.host = ThreadHost(broker.core, clock)
         self.administration = Administration(broker)
+        self.now_ns = broker.core.clock.now_ns
+        """The broker's own time, which deadlines are in."""
 
     def publish(self, namespace: str, topic: str, partition: int, batch: Batch) -> list[Part]:
         parts: list[Part] = self.host.run(lambda: self.broker.publish(namespace, topic, partition, batch))
@@ -102,7 +104,7 @@ class EmbeddedPort:
         options: Mapping[str, Any] | None = None,
     ) -> EmbeddedConsumer:
         gid = self.host.run(lambda: self.broker.join(namespace, topic, group, consumer, options))
-        return EmbeddedConsumer(self, namespace, gid, consumer, lease_ns, prefetch)
+        return EmbeddedConsumer(self, namespace, gid, consumer, lease_ns)
 
     def settle(self, namespace: str, topic: str, group: str, order: Settle) -> Settled:
         settled: Settled = self.host.run(lambda: self.broker.settle(namespace, topic, group, order))
@@ -118,18 +120,19 @@ class EmbeddedPort:
 class EmbeddedConsumer:
     """A consumer that leases when it is asked; nothing lies around in between, so there is nothing to prefetch into."""
 
-    def __init__(
-        self, port: EmbeddedPort, namespace: str, gid: int, consumer: str, lease_ns: int | None, prefetch: int
-    ) -> None:
+    life = 0
+    """Nothing comes between a consumer and a broker in one process."""
+
+    def __init__(self, port: EmbeddedPort, namespace: str, gid: int, consumer: str, lease_ns: int | None) -> None:
         self._host = port.host
         self._broker = port.broker
         self._namespace = namespace
         self._gid = gid
         self._consumer = consumer
         self._lease_ns = lease_ns
-        self._most = min(prefetch or PREFETCH_MAX, PREFETCH_MAX)
         self._unconfirmed: list[Done] = []
         self._refusal: HeadraceError | None = None
+        self._interrupted = False
         self._closed = False
 
     def _group(self) -> Group:
@@ -139,9 +142,11 @@ class EmbeddedConsumer:
         return group
 
     def receive(self, most: int, wait_ns: int) -> list[LeasedBatch]:
-        most = min(most, self._most)
+        most = min(most, PREFETCH_MAX)
         leased: list[LeasedBatch] = self._host.run_until(
-            lambda: self._broker.lease_from(self._group(), self._consumer, most, self._lease_ns), wait_ns
+            lambda: self._broker.lease_from(self._group(), self._consumer, most, self._lease_ns),
+            wait_ns,
+            lambda: self._interrupted,
         )
         return leased
 
@@ -162,6 +167,10 @@ class EmbeddedConsumer:
         refusal, self._refusal = self._refusal, None
         if refusal is not None:
             raise refusal
+
+    def interrupt(self) -> None:
+        self._interrupted = True
+        self._host.wake()
 
     def close(self) -> None:
         if self._closed:

@@ -59,8 +59,9 @@ class ThreadHost:
             self._save_snapshot()
         return reply
 
-    def run_until(self, operation: Callable[[], Done], wait_ns: int) -> Any:
-        """Repeat an operation until its reply is not empty or ``wait_ns`` have passed."""
+    def run_until(self, operation: Callable[[], Done], wait_ns: int, give_up: Callable[[], bool] | None = None) -> Any:
+        """Repeat an operation until its reply is not empty, ``wait_ns`` have passed, or ``give_up`` says so when
+        somebody called ``wake``."""
         deadline_ns = self._clock.monotonic_ns() + wait_ns
         while True:
             with self._ready:
@@ -69,7 +70,7 @@ class ThreadHost:
                 self._notify()
                 if not done.reply and wait_ns > 0:
                     left_ns = deadline_ns - self._clock.monotonic_ns()
-                    if left_ns > 0:
+                    if left_ns > 0 and not (give_up is not None and give_up()):
                         self._nap(left_ns)
                         continue
             return self.finish(done)
@@ -84,6 +85,11 @@ class ThreadHost:
             self._ready.wait(min(left_ns, _NAP_MAX_NS) / 1e9)
         finally:
             self._waiting -= 1
+
+    def wake(self) -> None:
+        """Have everybody who waits look again: time was moved, or somebody gives up."""
+        with self._ready:
+            self._ready.notify_all()
 
     def _notify(self) -> None:
         woken = self.core.woken

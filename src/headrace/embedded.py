@@ -1,0 +1,39 @@
+"""A broker inside the process: no server, no sockets, one directory (or none)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from headrace.broker.embedded import open_port
+from headrace.client.handles import Headrace
+from headrace.config import TopicConfig, with_settings
+from headrace.names import DEFAULT_NAMESPACE, check_namespace_name
+
+__all__ = ["open"]
+
+
+def open(  # noqa: A001 - the name of the public function
+    path: str | Path,
+    *,
+    namespace: str = DEFAULT_NAMESPACE,
+    name: str | None = None,
+    node_id: int = 1,
+    topic_defaults: Mapping[str, Any] | None = None,
+    auto_create: bool = True,
+) -> Headrace:
+    """Open a data directory (made if it is new), or ``":memory:"`` for one that is gone with the process.
+
+    One process at a time: another one gets an error that says who has it. ``topic_defaults`` are settings of topics
+    made from now on; with ``auto_create=False`` a publish does not make the topic it names.
+
+    >>> import headrace
+    >>> with headrace.open(":memory:", topic_defaults={"lease": "1m"}) as hr:
+    ...     hr.topic("orders").info()["settings"]["lease"]
+    '1m'
+    """
+    check_namespace_name(namespace)
+    defaults = with_settings(TopicConfig(), topic_defaults or {})
+    port = open_port(path, node_id=node_id, topic_defaults=defaults, auto_create=auto_create)
+    return Headrace(port, namespace=namespace, name=name, now_ns=port.now_ns)
