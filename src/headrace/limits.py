@@ -380,6 +380,17 @@ CARRIED_ATTEMPTS_MAX: Final = 10_000
 TRACE_EVENTS_MAX: Final = 10_000
 """Events of one message that a trace shows."""
 
+PORTION_MESSAGES: Final = 2_000
+"""Messages that an administrative call looks at before others have their turn: some 5 ms."""
+PORTION_BATCHES: Final = 500
+"""Batches it looks at, where they are small: each may be one read of the journal."""
+REDRIVE_PORTION_MESSAGES: Final = 1_000
+"""Messages of one redrive record: with the largest default value they fill a frame."""
+REDRIVE_PORTION_BYTES: Final = 4 * MIB
+"""Values of one redrive record."""
+REPORT_KINDS_MAX: Final = 20
+"""Reasons, errors and groups that a report counts by name; the others together."""
+
 # -- Spark -------------------------------------------------------------------------------------------------------------
 
 SPARK_SPLIT_ROWS: Final = 1_000_000

@@ -13,7 +13,10 @@ from typing import Any
 
 from headrace.batch import Batch
 from headrace.broker.broker import Broker, start_of
+from headrace.broker.dead_letters import DeadLetters
 from headrace.broker.messages import message_info
+from headrace.broker.schedules import Schedules
+from headrace.broker.tracing import Tracing
 from headrace.config import NamespaceConfig, differences, to_plain, with_settings
 from headrace.delivery import (
     Backlog,
@@ -71,6 +74,9 @@ class Administration:
             "read": self.read,
             "stats": self.stats,
         }
+        self.tracing = Tracing(broker)
+        for room in (self.tracing, Schedules(broker), DeadLetters(broker)):
+            self.add(room.calls())
 
     def add(self, calls: Mapping[str, Call]) -> None:
         """More calls, from other rooms."""

@@ -21,6 +21,7 @@ from headrace.batch import Batch
 from headrace.broker.administration import Administration
 from headrace.broker.broker import Broker
 from headrace.broker.embedded import open_core
+from headrace.broker.portions import Portions
 from headrace.calls import LeasedBatch, Part, Settle, Settled
 from headrace.clock import SystemClock
 from headrace.config import TopicConfig
@@ -92,6 +93,7 @@ class LoopBroker:
         self.administration = Administration(broker)
         self.host = LoopHost(broker.core, on_ready=self._ready, on_failure=on_failure)
         self._loop = asyncio.get_running_loop()
+        self.administration.tracing.hungry = self._hungry
         self._subscriptions: dict[int, list[Subscription]] = {}
         self._polls: dict[int, list[asyncio.Future[None]]] = {}
         self._planned: set[int] = set()
@@ -116,6 +118,11 @@ class LoopBroker:
 
     async def call(self, method: str, arguments: Mapping[str, Any]) -> Any:
         result = await self.host.run(lambda: self.administration.call(method, arguments))
+        while isinstance(result, Portions):
+            if result.aside is not None:
+                await self._loop.run_in_executor(None, result.run_aside)
+            await asyncio.sleep(result.wait_ns / 1e9)  # of zero: the others have their turn
+            result = await self.host.run(result.step)
         if method == "topic.delete":
             self._ready({*self._subscriptions, *self._polls})  # some of their groups are gone
         return result
@@ -165,6 +172,11 @@ class LoopBroker:
         if group is None:
             raise UnknownGroup("the group was deleted")
         return group
+
+    def _hungry(self, gid: int) -> int:
+        """How many ask for messages of a group now."""
+        waiting = sum(not poll.done() for poll in self._polls.get(gid, ()))
+        return waiting + sum(each.credit_left > 0 for each in self._subscriptions.get(gid, ()))
 
     def _keep_members(self) -> None:
         """Who is connected is a member, however quiet."""

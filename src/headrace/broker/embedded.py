@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.batch import Batch
 from headrace.broker.administration import Administration
 from headrace.broker.broker import Broker
+from headrace.broker.portions import Portions
 from headrace.calls import LeasedBatch, Part, Settle, Settled
 from headrace.clock import Clock, SystemClock
 from headrace.config import TopicConfig
@@ -111,7 +112,13 @@ class EmbeddedPort:
         return settled
 
     def call(self, method: str, **arguments: Any) -> Any:
-        return self.host.run(lambda: self.administration.call(method, arguments))
+        reply = self.host.run(lambda: self.administration.call(method, arguments))
+        while isinstance(reply, Portions):
+            reply.run_aside()
+            if reply.wait_ns:
+                self.host.pause(reply.wait_ns)
+            reply = self.host.run(reply.step)
+        return reply
 
     def close(self) -> None:
         self.host.close()

@@ -309,6 +309,9 @@ def _purge(state: State, command: c.Purge, now_ns: int) -> Outcome:
     facts: list[f.Fact] = []
     dropped = 0
     for partition in topic.partitions:
+        only = None if command.only is None else command.only.get(partition.pid, EMPTY)
+        if only is not None and not only.count:
+            continue
         groups: list[Group] = [group] if group is not None else list(topic.groups.values())
         wanted = BitMap64()
         for each in groups:
@@ -317,6 +320,8 @@ def _purge(state: State, command: c.Purge, now_ns: int) -> Outcome:
             wanted |= partition.scheduled
             for each in groups:
                 wanted -= each.backlogs[partition.pid].leased_bits()
+        if only is not None:
+            wanted &= only.bitmap()
         if wanted:
             facts.append(f.Dropped(command.gid, partition.pid, *span_of(wanted).packed(), now_ns))
             dropped += len(wanted)

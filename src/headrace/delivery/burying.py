@@ -7,7 +7,7 @@ earlier death are replaced; a redriven message loses them all.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from headrace.batch import Batch, Message, MessageView, encode
@@ -22,7 +22,7 @@ from headrace.delivery.topic import Topic
 from headrace.errors import InvalidArgument, UnknownTopic
 from headrace.limits import BATCH_MESSAGES_MAX
 
-__all__ = ["decide_bury", "decide_redrive"]
+__all__ = ["REDRIVEN_FROM", "decide_bury", "decide_redrive", "origin_of", "without_marks"]
 
 _MARK: Final = "headrace-dead-"
 TOPIC, PARTITION, OFFSET, ID, GROUP, REASON, ATTEMPTS, FIRST, LAST, ERROR, CONSUMER = (
@@ -41,6 +41,9 @@ TOPIC, PARTITION, OFFSET, ID, GROUP, REASON, ATTEMPTS, FIRST, LAST, ERROR, CONSU
         "consumer",
     )
 )
+
+REDRIVEN_FROM: Final = "headrace-redriven-from"
+"""A header of a redriven message: topic/partition/offset of the dead letter it was."""
 
 
 def decide_bury(state: State, command: Bury, now_ns: int) -> Outcome:
@@ -104,7 +107,7 @@ def _copy(backlog: Backlog, death: Death, fact: f.Died, message: MessageView) ->
     lease = backlog.leases.get(death.lease_id)
     first_ns = known.first_ns if known is not None else lease.at_ns if lease is not None else 0
     last_ns = lease.at_ns if lease is not None else 0
-    headers = _without_marks(message.headers)
+    headers = without_marks(message.headers)
     headers |= {
         TOPIC: group.topic.name,
         PARTITION: str(partition.index),
@@ -121,7 +124,16 @@ def _copy(backlog: Backlog, death: Death, fact: f.Died, message: MessageView) ->
     return Message(message.value, message.key, headers, message.priority, timestamp_ns=message.timestamp_ns)
 
 
-def _without_marks(headers: dict[str, str | bytes]) -> dict[str, str | bytes]:
+def origin_of(headers: Mapping[str, str | bytes]) -> dict[str, str]:
+    """What the headers of a dead letter say about it: topic, partition, offset, id, group, reason, attempts,
+    first-delivery, last-delivery, error, consumer; empty for a message that is none."""
+    found = {name.removeprefix(_MARK): value for name, value in headers.items() if name.startswith(_MARK)}
+    return {
+        name: value if isinstance(value, str) else value.decode("utf-8", "replace") for name, value in found.items()
+    }
+
+
+def without_marks(headers: dict[str, str | bytes]) -> dict[str, str | bytes]:
     return {name: value for name, value in headers.items() if not name.startswith(_MARK)}
 
 
@@ -170,8 +182,8 @@ def decide_redrive(state: State, command: Redrive, now_ns: int) -> Outcome:
         if message is None or place is None:
             lost.append(offset)
             continue
-        headers = _without_marks(message.headers) | {
-            "headrace-redriven-from": f"{source.topic.name}/{source.index}/{offset}",
+        headers = without_marks(message.headers) | {
+            REDRIVEN_FROM: f"{source.topic.name}/{source.index}/{offset}",
         }
         redriven = Message(message.value, message.key, headers, message.priority, timestamp_ns=message.timestamp_ns)
         targets.setdefault(place, []).append((offset, redriven))

@@ -209,10 +209,11 @@ class ResumeGroup(msgspec.Struct):
 
 
 class Purge(msgspec.Struct):
-    """Drop everything unsettled and not leased, of one group or (gid -1) of the topic."""
+    """Drop everything unsettled and not leased, of one group or (gid -1) of the topic; ``only``: of these (by pid)."""
 
     tid: int
     gid: int = -1
+    only: Mapping[int, Span] | None = None
 
 
 class Cancel(msgspec.Struct):

@@ -182,6 +182,11 @@ class PartitionLog:
         """The journal position from which on this partition needs it."""
         return self._positions[0] if self._positions else None
 
+    def position_before(self, offset: int) -> int:
+        """A journal position at or before the frame of an offset; 0 where the journal does not hold it."""
+        i = bisect_right(self._offsets, offset) - 1
+        return self._positions[i] if i >= 0 else 0
+
     @property
     def journal_bytes(self) -> int:
         """The size of the batches that are in the journal."""

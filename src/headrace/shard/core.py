@@ -35,7 +35,11 @@ from headrace.delivery import (
 from headrace.errors import Corrupt, HeadraceError, StorageFailed
 from headrace.journal import Frame, Journal
 from headrace.limits import HOT_TAIL_BYTES, SNAPSHOT_EVERY_BYTES, TICK_WORK_MAX
-from headrace.log import FACTS, HotTail, JournalFrames, PartitionLog
+from headrace.log import FACTS, MANIFEST, HotTail, JournalFrames, PartitionLog
+from headrace.log.cold import ColdLog
+from headrace.log.manifest import Entry, Manifest, Sealed, decode_entries, encode_entries
+from headrace.log.recent import RecentFacts
+from headrace.log.store import Store
 
 __all__ = ["FACTS", "Core", "Done"]
 
@@ -77,11 +81,14 @@ class Core:
     __slots__ = (
         "_snapshot_position",
         "clock",
+        "cold",
         "frames",
         "journal",
         "logs",
+        "manifest",
         "node_id",
         "observer",
+        "recent",
         "state",
         "tail",
         "woken",
@@ -94,6 +101,8 @@ class Core:
         *,
         node_id: int = 0,
         hot_tail_bytes: int = HOT_TAIL_BYTES,
+        store: Store | None = None,
+        archive: Store | None = None,
     ) -> None:
         self.journal = journal
         self.frames = JournalFrames(journal)
@@ -103,6 +112,9 @@ class Core:
         self.woken: set[int] = set()  # groups that may have got something ready since this was last emptied
         self.observer: Any = None
         self.state = ShardState(node_id)
+        self.manifest = Manifest()
+        self.cold = ColdLog(self.manifest, store, archive)
+        self.recent = RecentFacts(journal.first_position)
         self._snapshot_position = journal.first_position
         self._recover()
         self.clock = SteadyClock(clock, self.state.now_ns)
@@ -168,6 +180,7 @@ class Core:
                 position = journal.append(FACTS, *d.encode_facts(facts, ()), reserve=True)
             except HeadraceError as error:
                 raise StorageFailed(f"settlements could not be written: {error.message}") from error
+            self.recent.note(facts, (), position)
             if self.observer is not None:
                 self.observer(facts, (), position)
         end = journal.end_position
@@ -196,6 +209,7 @@ class Core:
                 raise
             return Done(error, 0)
         self._fold(facts, batches, position)
+        self.recent.note(facts, batches, position)
         if self.observer is not None:
             self.observer(facts, batches, position)
         return Done(outcome.reply, journal.end_position)
@@ -250,7 +264,7 @@ class Core:
     # -- contents ------------------------------------------------------------------------------------------------
 
     def _new_log(self, pid: int) -> PartitionLog:
-        log = self.logs[pid] = PartitionLog(pid, self.frames, self.tail)
+        log = self.logs[pid] = PartitionLog(pid, self.frames, self.tail, self.cold)
         return log
 
     def log(self, pid: int) -> PartitionLog:
@@ -306,7 +320,7 @@ class Core:
         """The state as of the journal's end, to be saved by whoever may block."""
         position = self._snapshot_position = self.journal.end_position
         logs = [log.dump() for log in self.logs.values()]
-        return position, msgspec.msgpack.encode([snapshot(self.state), logs])
+        return position, msgspec.msgpack.encode([snapshot(self.state), logs, self.manifest.dump()])
 
     def _recover(self) -> None:
         journal = self.journal
@@ -315,19 +329,23 @@ class Core:
         if saved is not None:
             start, data = saved
             try:
-                state, logs = msgspec.msgpack.decode(data, type=tuple[bytes, list[list[Any]]])
+                state, logs, manifest = msgspec.msgpack.decode(data, type=tuple[bytes, list[list[Any]], bytes])
             except msgspec.MsgspecError as error:
                 raise Corrupt(f"the snapshot at position {start} cannot be read: {error}") from error
             self.state = restore(state, self.node_id)
+            self.manifest = self.cold.manifest = Manifest.load(manifest)
             for pid, *index in logs:
                 self._new_log(pid).load(*index)
             self._snapshot_position = start
+            self.recent.skip(max(journal.first_position, self.manifest.sealed_to), start)
         enabled = gc.isenabled()
         gc.disable()  # a fold makes millions of small lasting objects and no rubbish worth looking for
         try:
             for frame in journal.read(start):
                 if frame.kind == FACTS:
                     self._fold_frame(frame)
+                elif frame.kind == MANIFEST:
+                    self._fold_entries(frame)
         finally:
             if enabled:
                 gc.enable()
@@ -338,6 +356,32 @@ class Core:
         except msgspec.MsgspecError as error:
             raise Corrupt(f"the frame at position {frame.position} holds no facts this build knows: {error}") from error
         self._fold(facts, batches, frame.position, live=False)
+        self.recent.note(facts, batches, frame.position)
+
+    # -- sealed files --------------------------------------------------------------------------------------------
+
+    def enter(self, entries: Sequence[Entry]) -> int:
+        """Append entries of the manifest and fold them; the position they are durable with."""
+        self.journal.append(MANIFEST, encode_entries(entries), reserve=True)
+        for entry in entries:
+            self._fold_entry(entry)
+        return self.journal.end_position
+
+    def _fold_entries(self, frame: Frame) -> None:
+        try:
+            entries = decode_entries(frame.body)
+        except msgspec.MsgspecError as error:
+            raise Corrupt(f"the frame at position {frame.position} holds no manifest entries: {error}") from error
+        for entry in entries:
+            self._fold_entry(entry)
+
+    def _fold_entry(self, entry: Entry) -> None:
+        self.manifest.fold(entry)
+        if type(entry) is Sealed:
+            ends = {segment.pid: segment.end for segment in entry.segments}
+            for pid, log in self.logs.items():
+                log.seal(max(ends.get(pid, 0), log.trimmed_to), entry.up_to)
+            self.recent.forget(entry.up_to)
 
     # -- questions -----------------------------------------------------------------------------------------------
 

@@ -91,6 +91,16 @@ class ThreadHost:
         with self._ready:
             self._ready.notify_all()
 
+    def pause(self, wait_ns: int) -> None:
+        """Let time pass, unless the broker is closed meanwhile."""
+        until_ns = self._clock.monotonic_ns() + wait_ns
+        with self._ready:
+            while not self._closed:
+                left_ns = until_ns - self._clock.monotonic_ns()
+                if left_ns <= 0:
+                    return
+                self._ready.wait(min(left_ns, _NAP_MAX_NS) / 1e9)
+
     def _notify(self) -> None:
         woken = self.core.woken
         if woken:

@@ -1,0 +1,104 @@
+"""Where in the unsealed journal the facts about a message may be: a coarse index that costs a message next to nothing.
+
+The journal is seen in blocks of ``RECENT_BLOCK_BYTES``. Each block remembers of which stretches of offsets (1,024 wide,
+by partition) it speaks. A trace reads the few blocks that may speak of its message instead of the whole journal. A
+block whose stretches were too many to keep is always read.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from headrace.batch import Batch
+from headrace.delivery import BackoffEnded, Died, Due, Fact, Published
+from headrace.limits import RECENT_BLOCK_BYTES, RECENT_STRETCHES_MAX
+
+__all__ = ["RecentFacts"]
+
+_WIDTH_BITS: Final = 10
+_PARTITION_BITS: Final = 52
+
+
+class RecentFacts:
+    __slots__ = ("_blocks", "_kept", "_open", "_start")
+
+    def __init__(self, position: int = 0) -> None:
+        self._blocks: deque[tuple[int, int, set[int] | None]] = deque()  # start, end, stretches
+        self._open: set[int] = set()
+        self._start = position
+        self._kept = 0
+
+    def note(self, facts: Sequence[Fact], batches: Sequence[Batch], position: int) -> None:
+        """Take in the facts of the frame at a position."""
+        if position - self._start >= RECENT_BLOCK_BYTES:
+            self._close(position)
+        stretches = self._open
+        number = 0
+        for fact in facts:
+            kind = type(fact)
+            if kind is Published:
+                batch = batches[number]
+                number += 1
+                pid, first, last = fact.pid, batch.base_offset, batch.base_offset + batch.count - 1  # type: ignore[union-attr]
+            elif kind is Died:
+                pid, first, last = fact.pid, fact.offset, fact.offset  # type: ignore[union-attr]
+                if fact.to_pid >= 0:  # type: ignore[union-attr]
+                    stretches.add(fact.to_pid << _PARTITION_BITS | fact.to_offset >> _WIDTH_BITS)  # type: ignore[union-attr]
+            elif kind is Due or kind is BackoffEnded:
+                pid = fact.pid  # type: ignore[union-attr]
+                stretches.update(pid << _PARTITION_BITS | offset >> _WIDTH_BITS for offset in fact.offsets)  # type: ignore[union-attr]
+                continue
+            else:
+                count = getattr(fact, "count", 0)
+                if not count:
+                    continue
+                pid, first = fact.pid, fact.first  # type: ignore[union-attr]
+                if fact.bits:  # type: ignore[union-attr]
+                    span = fact.span()  # type: ignore[union-attr]
+                    if count <= 1 << _WIDTH_BITS:
+                        stretches.update(pid << _PARTITION_BITS | offset >> _WIDTH_BITS for offset in span)
+                        continue
+                    last = span.last
+                else:
+                    last = first + count - 1
+            low, high = first >> _WIDTH_BITS, last >> _WIDTH_BITS
+            stretches.add(pid << _PARTITION_BITS | low)
+            if high != low:
+                stretches.update(range(pid << _PARTITION_BITS | low + 1, (pid << _PARTITION_BITS | high) + 1))
+
+    def _close(self, position: int) -> None:
+        self._blocks.append((self._start, position, self._open))
+        self._kept += len(self._open)
+        self._open = set()
+        self._start = position
+        if self._kept > RECENT_STRETCHES_MAX:
+            for i, (start, end, stretches) in enumerate(self._blocks):
+                if stretches is not None:
+                    self._kept -= len(stretches)
+                    self._blocks[i] = (start, end, None)
+                    if self._kept <= RECENT_STRETCHES_MAX // 2:
+                        break
+
+    def skip(self, start: int, end: int) -> None:
+        """Facts from ``start`` on were not looked at; the first one noted will be at ``end`` or after."""
+        if end > start:
+            self._blocks.append((start, end, None))
+        self._start = end
+
+    def blocks(self, pid: int, offset: int) -> Iterator[tuple[int, int]]:
+        """(start, end) of the journal's blocks that may speak of a message; the end of the last one is open (-1)."""
+        wanted = pid << _PARTITION_BITS | offset >> _WIDTH_BITS
+        for start, end, stretches in self._blocks:
+            if stretches is None or wanted in stretches:
+                yield start, end
+        if wanted in self._open:
+            yield self._start, -1
+
+    def forget(self, before: int) -> None:
+        """Facts before a position have been sealed."""
+        blocks = self._blocks
+        while blocks and blocks[0][1] <= before:
+            stretches = blocks.popleft()[2]
+            self._kept -= len(stretches or ())
