@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import click
 
@@ -31,8 +31,19 @@ class Entry(NamedTuple):
 
 COMMANDS: Final[dict[str, Entry]] = {
     "serve": Entry("headrace.cli.serve:serve", "Start a server on a data directory."),
+    "topic": Entry("headrace.cli.topic:topic", "Make, look at, change and remove topics."),
+    "publish": Entry("headrace.cli.publish:publish", "Publish a message, or each line of the input."),
+    "consume": Entry("headrace.cli.consume:consume", "Print messages and ack them, or replay them."),
+    "browse": Entry("headrace.cli.browse:browse", "Look at messages without taking them."),
+    "group": Entry("headrace.cli.group:group", "The consumer groups of a topic: create, seek, pause …"),
+    "stats": Entry("headrace.cli.stats:stats", "Counts of topics and groups; --watch shows rates."),
     "token": Entry("headrace.cli.token:token", "Make keys and tokens, and look into them."),
+    "completion": Entry("headrace.cli.completion:completion", "Complete commands in bash, zsh or fish."),
 }
+
+
+class _PipeClosed(Exception):
+    """Whoever read our output has had enough."""
 
 
 class Table(click.Group):
@@ -48,6 +59,12 @@ class Table(click.Group):
         module, _, name = entry.place.partition(":")
         command = getattr(import_module(module), name)
         return command if isinstance(command, click.Command) else None
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise _PipeClosed from None  # click would end with 1, as if something had failed
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -100,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except (click.Abort, KeyboardInterrupt):
         _silence()
         sys.exit(INTERRUPTED)
-    except BrokenPipeError:
+    except (_PipeClosed, BrokenPipeError):
         _silence()
         sys.exit(PIPE_CLOSED)
     except HeadraceError as error:

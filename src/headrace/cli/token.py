@@ -28,7 +28,9 @@ def token() -> None:
 
 @token.command()
 @_KEYS
-@click.option("--algorithm", type=click.Choice(ALGORITHMS), default="EdDSA", show_default=True)
+@click.option(
+    "--algorithm", type=click.Choice(ALGORITHMS), default="EdDSA", show_default=True, help="What it signs with."
+)
 @click.option("--kid", help="The key's name; today's date when not given.")
 @click.option("--public", is_flag=True, help="Make no key; print the public halves of those in the file.")
 def key(file: Path, algorithm: str, kid: str | None, public: bool) -> None:
@@ -102,8 +104,8 @@ def create(
 @click.option(
     "--keys", "file", type=click.Path(path_type=Path), metavar="FILE", help="Also check it, as a server would."
 )
-@click.option("--issuer", default="headrace", show_default=True)
-@click.option("--audience", default="headrace", show_default=True)
+@click.option("--issuer", default="headrace", show_default=True, help="As the server's auth.issuer.")
+@click.option("--audience", default="headrace", show_default=True, help="As the server's auth.audience.")
 def inspect(text: str, file: Path | None, issuer: str, audience: str) -> None:
     """Show what a token says; with --keys also whether it is good. ``-`` reads it from stdin."""
     import msgspec

@@ -1,0 +1,199 @@
+"""Where a command does its work: at a server, or in a data directory that this process opens itself.
+
+Ctrl-C. At a server it may come at any time: the server finishes or forgets what was asked. In a data directory this
+process *is* the broker, and an operation must not be left in its middle: there Ctrl-C is kept until the operation is
+over (``Broker.pause`` looks for it, and so does the end of the command). A second one ends the process on the spot,
+which the journal survives like any crash.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from headrace.cli.output import Output
+from headrace.errors import HeadraceError, InvalidArgument, UnknownGroup, UnknownTopic
+
+if TYPE_CHECKING:
+    from headrace.calls import Port
+
+__all__ = ["DEFAULT_URL", "Broker", "Place", "located"]
+
+DEFAULT_URL: Final = "headrace://127.0.0.1:7420"
+_INTERRUPTED: Final = 130
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Broker:
+    """An open place: the port, calls by name in its namespace, and better words for names that do not exist."""
+
+    def __init__(self, port: Port, namespace: str, *, embedded: bool) -> None:
+        self.port = port
+        self.namespace = namespace
+        self.embedded = embedded
+        self._interrupted = False
+
+    def call(self, method: str, **arguments: Any) -> Any:
+        """An administrative call; arguments that are None are left out."""
+        given = {name: value for name, value in arguments.items() if value is not None}
+        with self.hints(given.get("topic")):
+            return self.port.call(method, namespace=self.namespace, **given)
+
+    def call_all(self, method: str, **arguments: Any) -> Any:
+        """A call that is about no namespace."""
+        return self.port.call(method, **arguments)
+
+    @contextmanager
+    def hints(self, topic: str | None) -> Iterator[None]:
+        """Names the topic or group that was probably meant."""
+        try:
+            yield
+        except (UnknownTopic, UnknownGroup) as error:
+            hint = self._nearest(error, topic)
+            if not hint:
+                raise
+            raise type(error)(f"{error.message}; {hint}") from None
+
+    def _nearest(self, error: HeadraceError, topic: str | None) -> str:
+        if topic is None:
+            return ""
+        try:
+            if isinstance(error, UnknownTopic):
+                known = [one["topic"] for one in self.port.call("topic.list", namespace=self.namespace)]
+                close = get_close_matches(topic, known, n=1)
+                if not known:
+                    return f"namespace {self.namespace!r} has no topics"
+                return f"did you mean {close[0]!r}?" if close else "see `headrace topic list`"
+            groups = self.port.call("group.list", namespace=self.namespace, topic=topic)
+            return f"it has {', '.join(repr(one['group']) for one in groups)}"
+        except HeadraceError:
+            return ""  # the first error is the one to tell
+
+    # -- Ctrl-C --------------------------------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Between two operations: Ctrl-C takes effect here."""
+        if self._interrupted:
+            self._interrupted = False
+            raise KeyboardInterrupt
+
+    def interrupt(self, _number: int, _frame: FrameType | None) -> None:
+        """The signal's handler while this process is the broker."""
+        if self._interrupted:
+            os._exit(_INTERRUPTED)
+        self._interrupted = True
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Around a wait that is no operation of the broker (reading a pipe): Ctrl-C takes effect at once."""
+        if not self.embedded or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        kept = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            self.pause()
+            yield
+        finally:
+            signal.signal(signal.SIGINT, kept)
+
+
+@dataclass(frozen=True)
+class Place:
+    """What the options that every command takes say."""
+
+    server: str | None
+    data_dir: Path | None
+    namespace: str
+    token: str | None
+    output: Output
+
+    @property
+    def embedded(self) -> bool:
+        return self.data_dir is not None
+
+    @contextmanager
+    def open(self, *, create: bool = False) -> Iterator[Broker]:
+        """The broker; a data directory that does not exist is made only by a command that may ``create``."""
+        if self.data_dir is None:
+            raise InvalidArgument("this build has no network client yet; work in a data directory with --data-dir")
+        if not create and not self.data_dir.is_dir():
+            raise InvalidArgument(
+                f"there is no data directory {self.data_dir}; `headrace serve`, `headrace publish` and `headrace topic "
+                "create` make one"
+            )
+        with self._opened(self.data_dir) as broker:
+            yield broker
+
+    @contextmanager
+    def _opened(self, data_dir: Path) -> Iterator[Broker]:
+        from headrace.broker.embedded import open_port
+
+        port = open_port(data_dir)
+        broker = Broker(port, self.namespace, embedded=True)
+        main = threading.current_thread() is threading.main_thread()
+        kept = signal.signal(signal.SIGINT, broker.interrupt) if main else None
+        try:
+            yield broker
+            broker.pause()
+        finally:
+            port.close()
+            if main:
+                signal.signal(signal.SIGINT, kept)
+
+
+def located(command: F) -> F:
+    """Gives a command the options that say where it works and how it answers, as one ``place``."""
+
+    @functools.wraps(command)
+    def run(
+        *args: Any,
+        server: str | None,
+        data_dir: Path | None,
+        namespace: str,
+        token: str | None,
+        json: bool,
+        **kwargs: Any,
+    ) -> Any:
+        if data_dir is not None and server is not None:
+            source = click.get_current_context().get_parameter_source("server")
+            if source is not None and source.name == "COMMANDLINE":
+                raise click.UsageError("--server and --data-dir are two places; give one of them")
+            server = None
+        return command(*args, place=Place(server, data_dir, namespace, token, Output(json=json)), **kwargs)
+
+    for option in reversed(_OPTIONS):
+        run = option(run)
+    return run  # type: ignore[return-value] # click reads the parameters from the wrapper
+
+
+_OPTIONS: Final = (
+    click.option(
+        "--server", metavar="URL", envvar="HEADRACE_URL", help=f"The server ($HEADRACE_URL, else {DEFAULT_URL})."
+    ),
+    click.option(
+        "--data-dir",
+        metavar="DIR",
+        type=click.Path(path_type=Path, file_okay=False),
+        help="Work in this data directory, without a server.",
+    ),
+    click.option(
+        "--namespace",
+        metavar="NS",
+        envvar="HEADRACE_NAMESPACE",
+        default="default",
+        help="The namespace ($HEADRACE_NAMESPACE, else default).",
+    ),
+    click.option("--token", metavar="TEXT", envvar="HEADRACE_TOKEN", help="A token, where the server asks for one."),
+    click.option("--json", is_flag=True, help="One JSON value a line on stdout."),
+)

@@ -1,0 +1,239 @@
+"""``headrace publish``: one message, or one a line of what is piped in.
+
+Lines travel in batches, as many as each read brought, several under way at a time. When a batch is refused the rest is
+not sent, and the message says how many lines were published, so that the others can be sent again (`tail -n +N`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from headrace.cli.output import Output, Progress, count
+from headrace.cli.place import Broker, Place, located
+from headrace.cli.values import MOMENT, PRIORITY, SPAN, Pair
+from headrace.errors import HeadraceError, PayloadTooLarge
+from headrace.limits import BATCH_MESSAGES_MAX, CLIENT_WINDOW, MESSAGE_BYTES_MAX
+
+if TYPE_CHECKING:
+    from headrace.batch import Batch, Message
+    from headrace.calls import Part, Pending
+
+__all__ = ["places", "publish"]
+
+_NORMAL: Final = 5
+_LINES_MAX: Final = BATCH_MESSAGES_MAX
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("value", metavar="[VALUE|-]", required=False)
+@click.option("--lines", is_flag=True, help="Each line of the input is a message.")
+@click.option("--json-lines", is_flag=True, help="Each line is a message as `consume --json` prints it.")
+@click.option("--key", metavar="TEXT", help="Decides the partition and the order.")
+@click.option("--header", "headers", type=Pair("name=value"), multiple=True, metavar="NAME=VALUE", help="Repeatable.")
+@click.option("--priority", type=PRIORITY, default=_NORMAL, metavar="0-9|high|normal|low", help="0 first (normal).")
+@click.option("--delay", type=SPAN, metavar="SPAN", help="Due after this time, such as 5m.")
+@click.option("--deliver-at", type=MOMENT, metavar="TIME", help="Due at this time, such as 2030-01-31T12:00:00Z.")
+@click.option("--ttl", type=SPAN, metavar="SPAN", help="Not delivered later than this after it is due.")
+@click.option("--dedup-id", metavar="TEXT", help="A second message with it is not stored.")
+@click.option("--partition", type=click.IntRange(0), metavar="N", help="This partition, whatever the key.")
+@located
+def publish(
+    place: Place,
+    topic: str,
+    value: str | None,
+    lines: bool,
+    json_lines: bool,
+    partition: int | None,
+    headers: tuple[tuple[str, str], ...],
+    **given: Any,
+) -> None:
+    """Publish VALUE, or what is piped in: as one message, or line by line."""
+    from headrace.calls import BY_KEY
+
+    if given["delay"] is not None and given["deliver_at"] is not None:
+        raise click.UsageError("--delay and --deliver-at are two times; give one of them")
+    piped = value is None or value == "-"
+    if piped and value is None and sys.stdin.isatty():
+        raise click.UsageError("nothing to publish: give a VALUE, or pipe something in (VALUE - reads the terminal)")
+    if not piped and (lines or json_lines):
+        raise click.UsageError("--lines reads what is piped in; leave VALUE out")
+    fields = _fields(given, headers)
+    if json_lines and fields:
+        raise click.UsageError(f"with --json-lines each line says its own; leave out {', '.join(fields)}")
+    if lines and "dedup_id" in fields:
+        raise click.UsageError("--dedup-id with --lines would store one line only; use --json-lines with dedup_id")
+    with place.open(create=True) as broker:
+        sender = _Sender(broker, topic, BY_KEY if partition is None else partition, place.output)
+        if json_lines:
+            _send_all(sender, _json_batches(broker))
+        elif lines:
+            _send_all(sender, _line_batches(broker, fields))
+        else:
+            sender.send_one(_whole_input(broker) if piped else _encoded(value or ""), fields)
+
+
+def _fields(given: dict[str, Any], headers: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+    """What was said about each message, as a batch's message has it."""
+    fields: dict[str, Any] = {}
+    for name, target in (("delay", "delay_ns"), ("deliver_at", "deliver_at_ns"), ("ttl", "ttl_ns")):
+        if given[name] is not None:
+            fields[target] = given[name]
+    for name in ("key", "dedup_id"):
+        if given[name] is not None:
+            fields[name] = _encoded(given[name])
+    if given["priority"] != _NORMAL:
+        fields["priority"] = given["priority"]
+    if headers:
+        fields["headers"] = dict(headers)
+    return fields
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _whole_input(broker: Broker) -> bytes:
+    with broker.interruptible():
+        content = sys.stdin.buffer.read(MESSAGE_BYTES_MAX + 1)
+    if len(content) > MESSAGE_BYTES_MAX:
+        raise PayloadTooLarge(f"the input has more than {MESSAGE_BYTES_MAX} bytes; did you mean --lines?")
+    return content
+
+
+def _input(broker: Broker) -> Iterator[list[bytes]]:
+    from headrace.cli.lines import read_lines
+
+    found = read_lines(sys.stdin.buffer)
+    while True:
+        with broker.interruptible():
+            lines = next(found, None)
+        if lines is None:
+            return
+        yield lines
+
+
+def _line_batches(broker: Broker, fields: dict[str, Any]) -> Iterator[Batch]:
+    from headrace.batch import Message, encode, encode_columns
+    from headrace.cli.lines import portions
+
+    for lines in _input(broker):
+        for part in portions(lines, [len(line) for line in lines], _LINES_MAX):
+            yield encode([Message(line, **fields) for line in part]) if fields else encode_columns(part)
+
+
+def _json_batches(broker: Broker) -> Iterator[Batch]:
+    from headrace.batch import encode
+    from headrace.cli.lines import message_of, portions
+
+    number = 0
+    for lines in _input(broker):
+        messages: list[Message] = []
+        for line in lines:
+            number += 1
+            if line.strip():
+                messages.append(message_of(line, number))
+        for part in portions(messages, [len(one.value) for one in messages], _LINES_MAX):
+            if part:
+                yield encode(part)
+
+
+def _send_all(sender: _Sender, batches: Iterator[Batch]) -> None:
+    try:
+        with Progress("published") as progress:
+            for batch in batches:
+                sender.send(batch)
+                progress.at(sender.confirmed)
+            sender.finish()
+    except HeadraceError as error:
+        sender.settle()
+        if sender.confirmed:
+            raise type(error)(
+                f"{error.message}; {count(sender.confirmed)} messages were published before it",
+                retry_after_ns=error.retry_after_ns,
+            ) from None
+        raise
+    except KeyboardInterrupt:
+        sender.settle()
+        Output.note(f"published {count(sender.confirmed)}")
+        raise
+    if not sender.output.json:
+        sender.output.line(f"published {count(sender.confirmed)} to {sender.topic}")
+
+
+class _Sender:
+    """Batches under way."""
+
+    def __init__(self, broker: Broker, topic: str, partition: int, output: Output) -> None:
+        self.topic = topic
+        self.output = output
+        self.confirmed = 0
+        self._broker = broker
+        self._partition = partition
+        self._pending: deque[tuple[Pending, int]] = deque()
+
+    def send_one(self, value: bytes, fields: dict[str, Any]) -> None:
+        from headrace.batch import Message, encode
+
+        batch = encode([Message(value, **fields)])
+        with self._broker.hints(self.topic):
+            parts = self._broker.port.publish(self._broker.namespace, self.topic, self._partition, batch)
+        self._tell(parts, 1)
+
+    def send(self, batch: Batch) -> None:
+        """Begin to publish; waits for the oldest one when many are under way."""
+        if len(self._pending) >= CLIENT_WINDOW:
+            self._finish_oldest()
+        self._broker.pause()
+        with self._broker.hints(self.topic):
+            begun = self._broker.port.publish_begin(self._broker.namespace, self.topic, self._partition, batch)
+        self._pending.append((begun, batch.count))
+
+    def finish(self) -> None:
+        while self._pending:
+            self._finish_oldest()
+
+    def settle(self) -> None:
+        """After a failure: what became of those that were under way."""
+        while self._pending:
+            try:
+                self._finish_oldest()
+            except HeadraceError:
+                continue  # the first failure is the one to tell
+
+    def _finish_oldest(self) -> None:
+        pending, size = self._pending.popleft()
+        with self._broker.hints(self.topic):
+            parts = pending.result()
+        self.confirmed += size
+        if self.output.json:
+            self._tell(parts, size)
+
+    def _tell(self, parts: Sequence[Part], size: int) -> None:
+        for id_, partition, offset, duplicate in places(parts, size):
+            again = ", which was there already" if duplicate else ""
+            self.output.value(
+                {"id": id_, "partition": partition, "offset": offset, "duplicate": duplicate},
+                f"{id_} in {self.topic}, partition {partition}, offset {offset}{again}",
+            )
+
+
+def places(parts: Sequence[Part], size: int) -> list[tuple[int, int, int, bool]]:
+    """Id, partition, offset and whether it was there already, of each message of a batch, in its order."""
+    found: list[tuple[int, int, int, bool]] = [(0, 0, 0, False)] * size
+    for part in parts:
+        again = {one.index: one for one in part.duplicates}
+        new = 0
+        for index in range(size) if part.indexes is None else part.indexes:
+            first = again.get(index)
+            if first is not None:
+                found[index] = (first.id, first.partition, first.offset, True)
+            else:
+                found[index] = (part.base_id + new, part.partition, part.base_offset + new, False)
+                new += 1
+    return found
