@@ -131,6 +131,8 @@ PRODUCER_BATCHES_KEPT: Final = 32
 """Batches of one producer and partition that can still be repeated: more than any client has in flight."""
 TICK_WORK_MAX: Final = 8_192
 """Due things handled in one tick: some ten milliseconds, so that callers are never kept waiting for a flood."""
+STORAGE_RETRY_NS: Final = SECOND_NS
+"""Until dead letters that a full disk had no room for are tried again: soon after there is room, and no busy loop."""
 EXAMINE_CHUNK: Final = 512
 """Keys looked at in one go when a group looks for messages whose key is free."""
 ERROR_TEXT_CHARS_MAX: Final = 1_024

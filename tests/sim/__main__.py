@@ -22,6 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=STEPS_DEFAULT)
     parser.add_argument("--stop", type=int, default=20, help="stop after this many failures")
     parser.add_argument("--short", action="store_true", help="one line a failure")
+    parser.add_argument("--tell", action="store_true", help="tell every command and what it brought about")
     given = parser.parse_args(arguments)
     first, _, end = given.seeds.partition("..")
     seeds = range(int(first), int(end) if end else int(first) + 1)
@@ -32,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     for seed in seeds:
         run += 1
         try:
-            counts += play(seed, given.steps)
+            counts += play(seed, given.steps, tell=_say) if given.tell else play(seed, given.steps)
         except Exception as error:  # noqa: BLE001  every failure is wanted, with its seed
             failures.append(seed)
             sys.stdout.write(f"seed {seed}: {type(error).__name__}: {str(error)[:600]}\n")
@@ -45,6 +46,10 @@ def main(arguments: list[str] | None = None) -> int:
     facts = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
     sys.stdout.write(f"{run} seeds, {len(failures)} failed {failures}, {took:.0f}s\n{facts}\n")
     return 1 if failures else 0
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
 
 
 if __name__ == "__main__":

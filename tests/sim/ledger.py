@@ -136,8 +136,10 @@ class Event:
     sent: list[Sent] = field(default_factory=list)
     cancels: list[tuple[int, list[int]]] = field(default_factory=list)
     position: int = 0  # what the answer stands on
+    frames: list[int] = field(default_factory=list)  # where its records begin
     told: bool = False
     whole: bool = False  # one record: nothing else was due
+    full: bool = False  # the disk had little room, or none
 
 
 class Message:
@@ -152,28 +154,33 @@ class Message:
         later = stored.deliver_ns > stored.append_ns
         self.due_ms = -(-stored.deliver_ns // MS) if later else 0
         self.scheduled = later
-        self.ends: tuple[int, int] | None = None
+        self.ends: int | None = None
         if stored.expires_ns:
-            end = stored.expires_ns // MS * MS
-            self.ends = (end, end)
+            self.ends = stored.expires_ns // MS * MS
         elif topic.message_ttl_ns:
-            begin = stored.deliver_ns if later else stored.append_ns // MS * MS
-            end = begin + topic.message_ttl_ns
-            if later:
-                end = end // MS * MS
-            self.ends = (end, end)
+            end = (stored.deliver_ns if later else stored.append_ns // MS * MS) + topic.message_ttl_ns
+            self.ends = end // MS * MS if later else end
 
-    def surely_over(self, now_ns: int) -> bool:
-        return self.ends is not None and now_ns >= self.ends[1]
-
-    def maybe_over(self, now_ns: int) -> bool:
-        return self.ends is not None and now_ns >= self.ends[0]
+    def over(self, now_ns: int) -> bool:
+        return self.ends is not None and now_ns >= self.ends
 
 
 class Entry:
     """One message in one group."""
 
-    __slots__ = ("error", "fails", "fails_most", "first_ns", "lease", "message", "rank", "retry_ms", "started", "state")
+    __slots__ = (
+        "error",
+        "fails",
+        "fails_most",
+        "first_ns",
+        "lease",
+        "maybe_gone",
+        "message",
+        "rank",
+        "retry_ms",
+        "started",
+        "state",
+    )
 
     def __init__(self, message: Message, state: str, rank: tuple[int, int, int]) -> None:
         self.message = message
@@ -185,6 +192,7 @@ class Entry:
         self.lease = 0
         self.retry_ms = 0
         self.started = False
+        self.maybe_gone = False
         self.error = ""
 
 
@@ -197,8 +205,8 @@ class Lease:
     offsets: set[int]
     at_ns: int
     deadline_ns: int
-    serial: int
     later: dict[int, int] = field(default_factory=dict)
+    unsure: bool = False  # its partition has moved: it may have been taken back
 
     def deadline_of(self, offset: int) -> int:
         return self.later.get(offset, self.deadline_ns)
@@ -284,9 +292,6 @@ class Group:
     def leased(self) -> int:
         return sum(entry.state == LEASED for entries in self.open.values() for entry in entries.values())
 
-    def depth(self) -> int:
-        return sum(map(len, self.open.values()))
-
 
 class Ledger:
     """See the head of the file."""
@@ -297,22 +302,26 @@ class Ledger:
         self.partitions: dict[int, Partition] = {}
         self.groups: dict[int, Group] = {}
         self.leases: dict[int, Lease] = {}
-        self.serial = 0
-        self.last_id = 0
+        self.full = False
+        self.buried: set[tuple[Any, ...]] = set()
         self.counts: Counter[str] = Counter()
 
     # -- one event -------------------------------------------------------------------------------------------------
 
     def apply(self, event: Event) -> None:
         """Take an event in, or say what it breaks."""
-        self.now_ns = event.now_ns
+        self.now_ns, self.full = event.now_ns, event.full
         deaths: list[Death] = []
         for made in event.made:
             self._make(made)
         copies = [stored for stored in event.appended if self._topic_of(stored.pid).is_dead_letters]
         regular = [stored for stored in event.appended if not self._topic_of(stored.pid).is_dead_letters]
+        self.buried = {_origin(copy) for copy in copies}
         self._pass_time(deaths)
         command = event.command
+        if not isinstance(command, d.SettleMany | d.Leave):  # those may kill; here only time did, before the command
+            self._bury(copies, deaths)
+            copies, deaths = [], []
         if command is not None:
             _APPLY[type(command)](self, event, regular, deaths)
         elif event.reply is not None:
@@ -340,7 +349,7 @@ class Ledger:
         now_ns = self.now_ns
         over = sorted(
             (lease for lease in self.leases.values() if lease.offsets and lease.first_deadline() <= now_ns),
-            key=lambda lease: (lease.first_deadline() // LEASE_GRAIN_NS, lease.serial),
+            key=lambda lease: (lease.first_deadline() // LEASE_GRAIN_NS, lease.uid),
         )
         for lease in over:
             group = self.groups[lease.gid]
@@ -348,14 +357,20 @@ class Ledger:
             if offsets and group.exact:
                 self._fail(group, lease, offsets, "lease_expired", "", None, deaths, frozenset())
             elif offsets:
+                first = min(group.open[lease.pid][offset].rank for offset in offsets)
                 self._limbo(group, lease, offsets, counted=True)
+                for other in [each for each in self.leases.values() if (each.gid, each.pid) == (lease.gid, lease.pid)]:
+                    behind = [o for o in sorted(other.offsets) if group.open[other.pid][o].rank > first]
+                    for o in behind:  # its own time may be over as well: then that may have counted first
+                        group.open[other.pid][o].fails_most += other.deadline_of(o) <= now_ns
+                    self._limbo(group, other, behind, counted=False)
         for group in self.groups.values():
             if group.paused_until is not None and 0 < group.paused_until <= now_ns:
                 group.paused_until = None
             if not group.exact and now_ns >= group.moved_ns + HANDOVER_NS:
                 for lease in [each for each in self.leases.values() if each.gid == group.gid]:
                     if lease.at_ns <= group.moved_ns:
-                        self._limbo(group, lease, sorted(lease.offsets), counted=False)
+                        lease.unsure = True
         for partition in self.partitions.values():
             for offset in sorted(partition.scheduled):
                 message = partition.log[offset]
@@ -368,7 +383,7 @@ class Ledger:
                         entry.state = READY
                         if not group.fifo:
                             entry.rank = (entry.retry_ms, 1, offset)
-                    if entry.state in (READY, WAIT, LIMBO) and entry.message.surely_over(now_ns):
+                    if entry.state in (READY, WAIT, LIMBO) and entry.message.over(now_ns):
                         self._finish(group, pid, offset, "expired")
 
     def _come_due(self, partition: Partition, message: Message) -> None:
@@ -424,10 +439,12 @@ class Ledger:
                 raise Violation("internal: attempts of a leased message are known")
             if not entry.fails:
                 entry.first_ns = lease.at_ns
+            if reason == "lease_expired" and self._no_room_to_die(group, entry):
+                continue
             entry.fails += 1
             entry.fails_most = entry.fails
             entry.error = error or entry.error
-            if entry.message.surely_over(now_ns):
+            if entry.message.over(now_ns):
                 self._finish(group, pid, offset, "expired")
             elif entry.fails > retry.max_retries:
                 self._die(group, pid, offset, "max_retries", error, lease.consumer, deaths)
@@ -445,6 +462,17 @@ class Ledger:
                 retried.append(entry)
         if retried and group.fifo:
             self._take_back(group, pid, min(entry.rank for entry in retried), own)
+
+    def _no_room_to_die(self, group: Group, entry: Entry) -> bool:
+        """On a full disk a dead letter may find no room: then its message stays leased, over though it is."""
+        if not self.full or not group.dead_letters or entry.message.over(self.now_ns):
+            return False
+        retry = group.retry
+        dies = entry.fails + 1 > retry.max_retries or (
+            retry.total_timeout_ns and self.now_ns - entry.first_ns >= retry.total_timeout_ns
+        )
+        place = group.topic.pids.index(entry.message.stored.pid), entry.message.stored.offset
+        return bool(dies) and (group.topic.name, group.name, *place) not in self.buried
 
     def _take_back(self, group: Group, pid: int, rank: tuple[int, int, int], own: Any) -> None:
         """Where order is by partition, what was handed out behind a message that goes back goes back too."""
@@ -481,7 +509,10 @@ class Ledger:
                 if other.state == READY and other.message.stored.key == key
             )
             for _, other_offset in behind:
-                self._die(group, pid, other_offset, "followed", error, "", deaths)
+                if group.open[pid][other_offset].message.over(self.now_ns):
+                    self._finish(group, pid, other_offset, "expired")
+                else:
+                    self._die(group, pid, other_offset, "followed", error, "", deaths)
 
     def _bury(self, copies: list[Stored], deaths: list[Death]) -> None:
         """Every death left exactly one copy in the same record, and every copy had a death."""
@@ -607,7 +638,7 @@ class Ledger:
             if reply.count or [dup[1] for dup in reply.duplicates] != known:
                 raise Violation(f"producer {sent.producer} repeated {sent.sequence}: got {reply}, had {known}")
             return
-        if topic.settings.max_depth and self._depth(topic) + len(sent.messages) > topic.settings.max_depth:
+        if topic.settings.max_depth and self._depth(topic, surely=True) + len(sent.messages) > topic.settings.max_depth:
             raise Violation(f"topic {topic.name} took {len(sent.messages)} over {self._depth(topic)} unsettled ones")
         now_ns = max(self.now_ns, partition.last_ms * MS)
         ids: list[int] = []
@@ -622,9 +653,10 @@ class Ledger:
                 continue
             if index in duplicates:
                 raise Violation(f"dedup id {wanted.dedup_id!r} is called a duplicate and is not")
-            if not regular or regular[0].pid != sent.pid:
+            place = next((n for n, stored in enumerate(regular) if stored.pid == sent.pid), None)
+            if place is None:
                 raise Violation(f"partition {sent.pid} answered {reply} and stored only {stored_count}")
-            stored = regular.pop(0)
+            stored = regular.pop(place)
             if stored.id != reply.base_id + stored_count or stored.offset != reply.base_offset + stored_count:
                 raise Violation(f"answered {reply}, stored {stored}")
             stored_count += 1
@@ -659,8 +691,13 @@ class Ledger:
         ):
             raise Violation(f"publish refused: {reply!r}")
 
-    def _depth(self, topic: Topic) -> int:
-        return max((self.groups[g].depth() for g in topic.gids if self.groups[g].durable), default=0)
+    def _depth(self, topic: Topic, *, surely: bool = False) -> int:
+        groups = [self.groups[gid] for gid in topic.gids if self.groups[gid].durable]
+        return max((self._group_depth(group, surely) for group in groups), default=0)
+
+    def _group_depth(self, group: Group, surely: bool) -> int:
+        entries = [entry for entries in group.open.values() for entry in entries.values()]
+        return sum(not (surely and self._maybe_final(group, entry)) for entry in entries)
 
     def _first_copy(self, topic: Topic, dedup_id: bytes | None) -> int | None:
         if not dedup_id:
@@ -742,9 +779,9 @@ class Ledger:
             raise Violation(f"{name} was delivered {entry.retry_ms - self.now_ns // MS} ms before its backoff ended")
         if entry.state == LEASED:
             lease = self.leases[entry.lease]
-            if group.exact or lease.consumer == consumer:
+            if group.exact or (lease.consumer == consumer and not lease.unsure):
                 raise Violation(f"{name} is leased until {lease.deadline_of(offset)} and was delivered again")
-        if entry.message.surely_over(self.now_ns):
+        if entry.message.over(self.now_ns):
             raise Violation(f"{name} was delivered after its lifetime")
         if not entry.fails + 1 <= attempt <= entry.fails_most + 1:
             raise Violation(f"{name} was delivered as attempt {attempt}, right is {entry.fails + 1}")
@@ -769,9 +806,20 @@ class Ledger:
                 if blocker.state == WAIT or blocker.rank < entry.rank:
                     if blocker.state == LEASED and self.leases[blocker.lease].consumer == consumer:
                         continue
-                    if blocker.state in (LIMBO, READY, LEASED) and blocker.message.maybe_over(self.now_ns):
+                    if blocker.state in (LIMBO, READY, LEASED) and blocker.message.over(self.now_ns):
+                        continue
+                    if self._maybe_final(group, blocker):
                         continue
                     raise Violation(f"{name}: message {other} is {blocker.state} and comes before it")
+
+    def _maybe_final(self, group: Group, entry: Entry) -> bool:
+        """A message in limbo may have died and left nothing, or been purged."""
+        if entry.state == LEASED and self.leases[entry.lease].unsure:
+            return entry.maybe_gone or entry.message.over(self.now_ns)
+        return entry.state == LIMBO and (entry.maybe_gone or not group.dead_letters)
+
+    def _unsure(self, entry: Entry) -> bool:
+        return entry.state == LIMBO or (entry.state == LEASED and self.leases[entry.lease].unsure)
 
     @staticmethod
     def _loose(entry: Entry, other: Entry) -> bool:
@@ -784,7 +832,7 @@ class Ledger:
             (pid, offset, entry)
             for pid, entries in group.open.items()
             for offset, entry in self._leasable(group, pid, entries)
-            if (pid, offset) not in taken and not entry.message.maybe_over(self.now_ns)
+            if (pid, offset) not in taken and not entry.message.over(self.now_ns)
         ]
         if not left:
             return
@@ -809,7 +857,7 @@ class Ledger:
                     lane == other_lane
                     and pid == taken_pid
                     and entry.rank < other.rank
-                    and not (group.keyed and self._loose(entry, other))
+                    and not self._loose(entry, other)
                 ):
                     raise Violation(
                         f"message {taken_pid}/{taken_offset} (place {other.rank}) was given before {offset}"
@@ -841,14 +889,13 @@ class Ledger:
     def _grant(self, group: Group, consumer: str, given: Given, lease_ns: int) -> None:
         if given.deadline_ns != self.now_ns + lease_ns:
             raise Violation(f"a lease until {given.deadline_ns}, right is {self.now_ns + lease_ns}")
-        self.serial += 1
         offsets = {offset for offset, _, _ in given.messages}
         self.counts["delivered"] += len(offsets)
         if group.auto_ack:
             for offset in offsets:
                 self._finish(group, given.pid, offset, "acked")
             return
-        lease = Lease(given.uid, group.gid, given.pid, consumer, offsets, self.now_ns, given.deadline_ns, self.serial)
+        lease = Lease(given.uid, group.gid, given.pid, consumer, offsets, self.now_ns, given.deadline_ns)
         for offset, attempt, _ in given.messages:
             entry = group.open[given.pid][offset]
             self._leave_lease(entry, offset)
@@ -875,7 +922,7 @@ class Ledger:
             for offset in part.offsets:
                 if offset not in good:
                     how = group.done.get(part.pid, {}).get(offset)
-                    before = part.verb == "ack" and how in ("acked", "dropped")
+                    before = part.verb == "ack" and how == "acked"
                     (acked_before if before else stale).add((part.pid, part.lease_id, offset))
         if isinstance(reply, HeadraceError):
             together = bool(event.sent or event.cancels)
@@ -936,9 +983,6 @@ class Ledger:
             if part.verb == "extend" and lease is not None and part.span_ns is not None:
                 until = self.now_ns + min(part.span_ns, group.max_lease_ns)
                 good = [offset for offset in good if offset in lease.offsets]
-                self.serial += 1
-                if good:
-                    lease.serial = self.serial
                 for offset in good:
                     lease.later[offset] = until
 
@@ -991,15 +1035,9 @@ class Ledger:
             message = partition.log[offset]
             due_ms = -(-max(command.due_ns, self.now_ns) // MS)
             message.due_ms = due_ms
-            ttl_ns = topic.settings.message_ttl_ns
-            ends = []
-            if message.stored.expires_ns:
-                # Whether the end was given as an instant or as a span after the due time is not stored.
-                ends.append(message.stored.expires_ns // MS * MS)
-                ends.append(ends[0] + due_ms * MS - message.stored.deliver_ns)
-            if ttl_ns:
-                ends.append((due_ms * MS + ttl_ns) // MS * MS)
-            message.ends = (min(ends), max(ends)) if ends else None
+            # A lifetime that the message was sent with ends when it said; its topic's begins when it is due.
+            if not message.stored.expires_ns and topic.settings.message_ttl_ns:
+                message.ends = due_ms * MS + topic.settings.message_ttl_ns // MS * MS
         self._expect(event, len(known))
 
     # -- groups ----------------------------------------------------------------------------------------------------
@@ -1043,7 +1081,7 @@ class Ledger:
             for message in partition.log[at : partition.end if stop < 0 else stop]:
                 self._begin(group, message)
                 entry = group.open[pid].get(message.stored.offset)
-                if entry is not None and entry.state == READY and message.surely_over(self.now_ns):
+                if entry is not None and entry.state == READY and message.over(self.now_ns):
                     self._finish(group, pid, message.stored.offset, "expired")
 
     def _seek(self, event: Event, regular: list[Stored], deaths: list[Death]) -> None:
@@ -1086,13 +1124,18 @@ class Ledger:
         for pid in topic.pids:
             if command.gid >= 0:
                 group = self.groups[command.gid]
-                chosen = [o for o, e in group.open[pid].items() if e.state in (READY, WAIT, LIMBO)]
+                chosen = [o for o, e in group.open[pid].items() if e.state in (READY, WAIT)]
+                for entry in group.open[pid].values():
+                    entry.maybe_gone = entry.maybe_gone or self._unsure(entry)
                 for offset in chosen:
                     self._finish(group, pid, offset, "dropped")
                 dropped += len(chosen)
                 continue
             partition = self.partitions[pid]
-            wanted = {o for group in groups for o, e in group.open[pid].items() if e.state in (READY, WAIT, LIMBO)}
+            wanted = {o for group in groups for o, e in group.open[pid].items() if e.state in (READY, WAIT)}
+            for group in groups:
+                for entry in group.open[pid].values():
+                    entry.maybe_gone = entry.maybe_gone or self._unsure(entry)
             wanted |= partition.scheduled
             wanted -= {o for group in groups for o, e in group.open[pid].items() if e.state == LEASED}
             for offset in wanted:
@@ -1153,8 +1196,11 @@ class Ledger:
         topic = self.topics[partition.tid]
         for gid in topic.gids:
             group = self.groups[gid]
-            lost = [offset for offset in group.open[partition.pid] if offset < event.reply]
-            if lost and group.durable:
+            entries = group.open[partition.pid]
+            lost = [offset for offset in entries if offset < event.reply]
+            if any(entries[offset].state == LEASED and not self._unsure(entries[offset]) for offset in lost):
+                raise Violation(f"retention took {lost} of group {group.name} from under a lease")
+            if group.durable and any(not self._maybe_final(group, entries[offset]) for offset in lost):
                 raise Violation(f"retention took {lost} of group {group.name}, which are unsettled")
             for offset in lost:
                 self._finish(group, partition.pid, offset, "dropped")
@@ -1191,7 +1237,7 @@ class Ledger:
             group = next((self.groups[g] for g in topic.gids if self.groups[g].name == h["headrace-dead-group"]), None)
             old = int(h["headrace-dead-offset"])
             part = self.partitions[stored.pid]
-            front_ms = max(1, part.log[old].stored.append_ns // MS)
+            front_ms = max(1, part.log[old].stored.append_ns // MS - 1)
             self._enter(stored, group.gid if group else -1, front_ms if group else 0)
             self._remove(dead, offset, "dropped")
         if left:
@@ -1206,7 +1252,18 @@ class Ledger:
             for group in self.groups.values()
             for pid, entries in group.open.items()
             for offset, entry in entries.items()
+            if not self._maybe_final(group, entry)
         ]
+
+
+def _origin(copy: Stored) -> tuple[str, str, int, int]:
+    h = copy.headers
+    return (
+        h["headrace-dead-topic"],
+        h["headrace-dead-group"],
+        int(h["headrace-dead-partition"]),
+        int(h["headrace-dead-offset"]),
+    )
 
 
 _APPLY: dict[type[Any], Any] = {

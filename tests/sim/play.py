@@ -521,7 +521,8 @@ class Play:
             if idle:
                 # Longer and longer steps: a lease may have been extended by hours.
                 wake_ns = world.core.state.wake_at_ns()
-                world.pass_time(max(MS, min((wake_ns or 0) - world.now_ns(), idle * SECOND)) // MS * MS)
+                step_ns = idle * SECOND if idle > 100 else min((wake_ns or 0) - world.now_ns(), idle * SECOND)
+                world.pass_time(max(MS, step_ns) // MS * MS)
                 if not self._waits():
                     break
         left = world.ledger.unfinished()

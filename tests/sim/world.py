@@ -15,6 +15,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Final
 
+import msgspec
+
 from headrace import delivery as d
 from headrace.batch import Batch, Message, encode
 from headrace.clock import ManualClock
@@ -59,9 +61,17 @@ class Memory(MemoryJournal):
 class World:
     """See the head of the file."""
 
-    def __init__(self, rng: Random, *, memory: bool, commit_chance: float, twins: bool, name: str = "") -> None:
+    def __init__(
+        self,
+        rng: Random,
+        *,
+        memory: bool,
+        commit_chance: float,
+        twins: bool,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
         self.rng = rng
-        self.name = name
+        self.story = tell
         self.commit_chance = commit_chance
         self.twins = twins
         self.clock = ManualClock(wall_ns=1_700_000_000_000 * MS)
@@ -131,7 +141,7 @@ class World:
 
     def tick(self) -> None:
         """What a host does when its timer fires."""
-        wake_ns = self.core.state.wake_at_ns()
+        wake_ns = self.core.wake_at_ns()
         if wake_ns is None or wake_ns > self.now_ns():
             return
         event, position = self._run(None, _tick_all, [], [], [])
@@ -151,7 +161,13 @@ class World:
         start = self.journal.end_position
         twin_command = copy.copy(command)
         facts: list[Any] = []
-        self.core.observer = lambda seen, batches, position: facts.extend(seen)
+        frames: list[int] = []
+
+        def observe(seen: Any, batches: Any, position: int) -> None:
+            facts.extend(seen)
+            frames.append(position)
+
+        self.core.observer = observe
         try:
             done = run(self.core, command)
         except StorageFailed as error:
@@ -159,6 +175,8 @@ class World:
         except PowerCut as error:
             raise Stopped("cut") from error
         end = self.journal.end_position
+        if self.story is not None:
+            self._narrate(command, done, facts)
         event = Event(
             now_ns,
             start,
@@ -170,6 +188,8 @@ class World:
             sent=sent,
             parts=parts,
             cancels=cancels,
+            frames=frames,
+            full=self.disk is not None and self.disk.room_total_bytes != ROOM_BYTES,
         )
         event.position = 0 if done is None else done.position
         event.appended = self._appended()
@@ -180,6 +200,15 @@ class World:
         self._check_books()
         self._compare_twin(twin_command, run, facts, done)
         return event, event.position
+
+    def _narrate(self, command: Any, done: Any, facts: list[Any]) -> None:
+        assert self.story is not None
+        self.story(f"{self.now_ns() % (100_000_000 * MS) / MS:.3f} {command or 'Tick'}")
+        if command is not None:
+            self.story(f"      -> {done.reply}")
+        for fact in facts:
+            span = fact.span() if getattr(fact, "bits", None) else ""
+            self.story(f"    {fact} {list(span)}")
 
     def _made(self) -> list[Made]:
         return [
@@ -282,8 +311,9 @@ class World:
         self.twin_left -= 1
         self.twin_facts = []
         run(self.twin, command)
-        if self.twin_facts != facts:
-            raise Violation(f"a restored shard brought about {self.twin_facts}, the one that went on {facts}")
+        theirs, ours = _plain(self.twin_facts), _plain(facts)
+        if theirs != ours:
+            raise Violation(f"a restored shard brought about {theirs}, the one that went on {ours}")
 
     # -- snapshots and retention -----------------------------------------------------------------------------------
 
@@ -332,6 +362,8 @@ class World:
     def die(self, how: str) -> None:
         """The process ends (``cut``: the machine; ``kill``, ``failed``: the process) and is started again."""
         self.crashes += 1
+        if self.story is not None:
+            self.story(f"--- the process dies: {how}")
         before_ns = self.now_ns()
         self.twin = None
         self.line.clear()
@@ -385,9 +417,9 @@ class World:
     def _rebuild(self, before_ns: int) -> None:
         self._open()
         end = self.journal.end_position
-        survived = [event for event in self.events if event.end <= end]
+        survived = [event for event in self.events if max(event.frames, default=event.end - 1) < end]
         lost = self.events[len(survived) :]
-        if lost and lost[0].start < end < lost[0].end:
+        if lost and min(lost[0].frames, default=end) < end:
             if lost[0].whole:
                 raise Violation(f"half of a {type(lost[0].command).__name__} survived a crash")
             raise HalfTick
@@ -435,6 +467,15 @@ def _tick_all(core: Any, _: Any) -> None:
             return
         wakes.add(wake_ns)
     raise Violation(f"what is due is never done: ticks go on for ever, next at {wakes}")
+
+
+def _plain(facts: list[Any]) -> list[str]:
+    """Facts as text; equal sets of offsets may be packed in different ways."""
+    found = []
+    for fact in facts:
+        offsets = list(fact.span()) if getattr(fact, "bits", b"") else ""
+        found.append(f"{msgspec.structs.replace(fact, bits=b'') if offsets else fact} {offsets}")
+    return found
 
 
 def _messages(pid: int, batch: Batch) -> list[Stored]:

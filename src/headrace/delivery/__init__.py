@@ -82,6 +82,7 @@ from headrace.delivery.settings import Policy, backoff_ns, policy_of
 from headrace.delivery.snapshot import restore, snapshot
 from headrace.delivery.state import State as ShardState
 from headrace.delivery.states import FINAL, TRANSITIONS, Event, State, mermaid, next_state
+from headrace.delivery.ticking import undo_tick
 from headrace.delivery.topic import Group, Pause, Topic
 
 __all__ = [
@@ -179,4 +180,5 @@ __all__ = [
     "share_credit",
     "snapshot",
     "span_of",
+    "undo_tick",
 ]

@@ -15,7 +15,7 @@ from headrace.delivery.members import reassigned
 from headrace.delivery.offsets import EMPTY, span_of
 from headrace.delivery.partition import Partition
 from headrace.delivery.settings import policy_of
-from headrace.delivery.settling import failed
+from headrace.delivery.settling import failed, outlived_expire
 from headrace.delivery.state import MS_NS, State
 from headrace.delivery.topic import Group, Topic
 from headrace.errors import (
@@ -214,6 +214,7 @@ def _leave(state: State, command: c.Leave, now_ns: int) -> Outcome:
                 failed(lease, lease.span(), now_ns, "disconnect", "", 0, facts, deaths)
     if group.policy.fifo and not command.clean:
         facts = [fact for fact in facts if not (type(fact) is f.Released and fact.reason == "behind")]
+    facts = outlived_expire(state, facts, now_ns)
     if command.consumer in group.members:
         facts.append(f.Left(command.gid, command.consumer, now_ns))
         facts += reassigned(group, [name for name in group.members if name != command.consumer], now_ns)
@@ -372,12 +373,14 @@ def _free_key(state: State, command: c.FreeKey, now_ns: int) -> Outcome:
 
 
 def _trim(state: State, command: c.Trim, now_ns: int) -> Outcome:
-    """Retention: never past what a durable group has not settled."""
+    """Retention: never past what a durable group has not settled, nor past what any consumer holds."""
     partition = _scheduled(state, command.pid)
     if isinstance(partition, HeadraceError):
         return refuse(partition)
-    durable = [group for group in partition.topic.groups.values() if group.durable]
-    kept = [group.backlogs[command.pid].first_unsettled() for group in durable]
+    kept: list[int] = []
+    for group in partition.topic.groups.values():
+        backlog = group.backlogs[command.pid]
+        kept += [backlog.first_unsettled()] if group.durable else [lease.first for lease in backlog.leases.values()]
     if partition.scheduled:
         kept.append(partition.scheduled.min())
     start = min([command.start, partition.end, *kept])

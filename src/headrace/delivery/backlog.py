@@ -346,7 +346,9 @@ class Backlog:
             self.keys.pop(offset, None)
         lane = self.lane_of(offset)
         if fifo:
-            lane.add_front(self.rank.get(offset) or self.partition.appended_ms(offset), offset)
+            late_ms = self.rank.get(offset)
+            own_ms = self.partition.appended_ms(offset) if late_ms is None else late_ms
+            lane.add_front(own_ms, offset, late=late_ms is not None)
         elif front and offset not in self.rank:
             lane.add_one(offset)
         elif front:
@@ -687,7 +689,7 @@ class Backlog:
         for lane in self.lanes:
             if lane:
                 parts += [lane.main, lane.late_set]
-                found.update([offset for _, offset in lane.front if offset < bound])
+                found.update([offset for _, _, offset in lane.front if offset < bound])
         for part in parts:
             if part and part.min() < bound:
                 found |= _cut(part, 0, bound)
@@ -701,7 +703,7 @@ class Backlog:
         for lane in self.lanes:
             if lane is not None:
                 bits |= lane.main
-                bits.update([offset for _, offset in lane.front])
+                bits.update([offset for _, _, offset in lane.front])
         for offset in self.rank:
             bits.discard(offset)
         return bits

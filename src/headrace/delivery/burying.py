@@ -51,7 +51,10 @@ def decide_bury(state: State, command: Bury, now_ns: int) -> Outcome:
     copies: dict[int, tuple[Topic, list[tuple[f.Died, Message]]]] = {}  # dead-letter partition -> what goes there
     created: dict[tuple[str, str], int] = {}
     died: list[f.Died] = []
-    for death in _with_followers(state, command.deaths):
+    deaths = _with_followers(state, command.deaths)
+    if command.contents is None:
+        return Outcome([], needs=[(death.pid, death.offset) for death in deaths])
+    for death in deaths:
         backlog = state.groups[death.gid].backlogs[death.pid]
         fact = _death(backlog, death, now_ns)
         died.append(fact)
@@ -83,15 +86,17 @@ def decide_bury(state: State, command: Bury, now_ns: int) -> Outcome:
 def _with_followers(state: State, deaths: Sequence[Death]) -> list[Death]:
     """Where on_dead is "follow", the messages of the same key go with the one that died, behind it."""
     everything: list[Death] = []
+    following: set[tuple[int, int, int]] = set()
     for death in deaths:
         everything.append(death)
         backlog = state.groups[death.gid].backlogs[death.pid]
-        if backlog.group.policy.on_dead != "follow" or not backlog.keyed or death.reason == "followed":
+        if backlog.group.policy.on_dead != "follow" or not backlog.keyed:
             continue
-        everything += [
-            Death(death.gid, death.pid, 0, offset, "followed", death.error)
-            for offset in backlog.followers(death.offset)
-        ]
+        for offset in backlog.followers(death.offset):
+            # Two of a key die together where they were handed out before order was by key.
+            if (death.gid, death.pid, offset) not in following:
+                following.add((death.gid, death.pid, offset))
+                everything.append(Death(death.gid, death.pid, 0, offset, "followed", death.error))
     return everything
 
 

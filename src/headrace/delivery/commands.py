@@ -142,9 +142,10 @@ class SettleMany(msgspec.Struct):
 
 
 class Tick(msgspec.Struct):
-    """Do what is due, up to ``most`` things."""
+    """Do what is due, up to ``most`` things; without ``bury`` whoever would die stays leased (a disk is full)."""
 
     most: int
+    bury: bool = True
 
 
 class Death(msgspec.Struct):
@@ -159,13 +160,13 @@ class Death(msgspec.Struct):
 
 
 class Bury(msgspec.Struct):
-    """Make deaths final. ``contents``: the messages, for the dead letters; one that is missing dies without a copy."""
+    """Make deaths final. ``contents``: the messages, for the dead letters, by (pid, offset); None asks which it takes
+    (who dies may take others along); one that is missing dies without a copy. ``ends``: of partitions that the same
+    frame has published into."""
 
     deaths: Sequence[Death]
-    contents: Mapping[tuple[int, int], MessageView]
-    ends: Mapping[int, int] = msgspec.field(
-        default_factory=dict
-    )  # of partitions that the same frame has published into
+    contents: Mapping[tuple[int, int], MessageView] | None = None
+    ends: Mapping[int, int] = msgspec.field(default_factory=dict)
 
 
 class Join(msgspec.Struct):
@@ -321,6 +322,7 @@ class Outcome(msgspec.Struct):
     needs: Sequence[tuple[int, int]] = ()
     needs_columns: tuple[int, int, int] | None = None
     needs_scan: Sequence[tuple[int, int, int]] = ()
+    looked: Sequence[tuple[int, int, int]] = ()  # of a Tick: the alarms it took, see ``ticking.undo_tick``
 
 
 def refuse(error: HeadraceError) -> Outcome:

@@ -100,6 +100,7 @@ def _group_created(state: State, fact: f.GroupCreated) -> None:
             add(backlog.filtered, filtered[pid])
             backlog.restart(start, -1)
         _rearm_outliving(state, state.partitions[pid])
+    topic.room = 0
     state.next_gid = max(state.next_gid, fact.gid + 1)
     state.now_ns = max(state.now_ns, fact.at_ns)
 

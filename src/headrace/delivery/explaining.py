@@ -213,7 +213,7 @@ def _ahead_in_lane(backlog: Backlog, lane: Lane, offset: int) -> int:
     before = 0
     for at_ms, other in lane.ordered(first_after):
         if other == offset:
-            if (at_ms, other) in lane.front:
+            if any(entry[2] == other for entry in lane.front):
                 return before
             limit = first_after(at_ms)
             return before + (int(lane.main.rank(limit - 1)) if limit else 0)

@@ -3,7 +3,7 @@
 Within a lane order is by due time, then offset. Most messages are due the moment they are appended, so the order of
 ``main``, a bitmap, is the order of offsets. The others are the exception and are kept apart:
 
-    front   only where order is by partition: given back or retried, before everything, by (ms, offset)
+    front   only where order is by partition: given back or retried, before everything, by (ms, late, offset)
     late    delayed messages and retries whose time has come, by (ms, offset). They come due in the order of time, so
             adding one is nearly always an append; ``late_set`` says who is still here.
 
@@ -29,7 +29,7 @@ class Lane:
 
     def __init__(self) -> None:
         self.main = BitMap64()
-        self.front: list[tuple[int, int]] = []
+        self.front: list[tuple[int, bool, int]] = []  # (ms, whether it was late, offset)
         self.late: deque[tuple[int, int]] = deque()
         self.late_set = BitMap64()
         self._hint = 0  # no offset of main is below this
@@ -41,7 +41,7 @@ class Lane:
         return bool(self.main) or bool(self.late_set) or bool(self.front)
 
     def __contains__(self, offset: int) -> bool:
-        return offset in self.main or offset in self.late_set or any(offset == other for _, other in self.front)
+        return offset in self.main or offset in self.late_set or any(offset == entry[2] for entry in self.front)
 
     # -- putting in ----------------------------------------------------------------------------------------------
 
@@ -57,22 +57,23 @@ class Lane:
         self._hint = min(self._hint, offset)
 
     def add_late(self, at_ms: int, offset: int) -> None:
-        late = self.late
-        if late and at_ms < late[-1][0]:
-            insort(late, (at_ms, offset))
+        late, entry = self.late, (at_ms, offset)
+        if late and entry < late[-1]:
+            insort(late, entry)
         else:
-            late.append((at_ms, offset))
+            late.append(entry)
         self.late_set.add(offset)
 
-    def add_front(self, at_ms: int, offset: int) -> None:
-        insort(self.front, (at_ms, offset))
+    def add_front(self, at_ms: int, offset: int, *, late: bool) -> None:
+        insort(self.front, (at_ms, late, offset))
 
     # -- looking -------------------------------------------------------------------------------------------------
 
     def head(self, appended_ms: Callable[[int], int]) -> tuple[int, int] | None:
         """The next message as (ms, offset); None of an empty lane."""
         if self.front:
-            return self.front[0]
+            at_ms, _, offset = self.front[0]
+            return at_ms, offset
         self._settle_late()
         late = self.late[0] if self.late else None
         if not self.main:
@@ -97,7 +98,7 @@ class Lane:
         return span_of(order), () if all(map(lt, order, order[1:])) else order
 
     def _peek_merged(self, most: int, first_after: Callable[[int], int]) -> list[int]:
-        chosen = [offset for _, offset in self.front[:most]]
+        chosen = [entry[2] for entry in self.front[:most]]
         self._settle_late()
         main = self.main
         i = 0
@@ -125,7 +126,7 @@ class Lane:
 
     def ordered(self, first_after: Callable[[int], int]) -> Iterator[tuple[int, int]]:
         """Front and late messages with their ms, in order (main is in order by itself)."""
-        yield from self.front
+        yield from ((at_ms, offset) for at_ms, _, offset in self.front)
         yield from ((at_ms, offset) for at_ms, offset in self.late if offset in self.late_set)
 
     # -- taking out ----------------------------------------------------------------------------------------------
@@ -151,9 +152,9 @@ class Lane:
         if found:
             main -= found
         if self.front:
-            kept = [entry for entry in self.front if entry[1] not in wanted]
+            kept = [entry for entry in self.front if entry[2] not in wanted]
             if len(kept) != len(self.front):
-                found.update([offset for _, offset in self.front if offset in wanted])
+                found.update([entry[2] for entry in self.front if entry[2] in wanted])
                 self.front = kept
         late = wanted & self.late_set
         if late:

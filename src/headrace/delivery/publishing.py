@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from headrace.batch import Batch
 from headrace.delivery import facts as f
 from headrace.delivery.commands import Outcome, Publish, PublishDone, refuse
@@ -11,7 +13,7 @@ from headrace.delivery.state import State
 from headrace.delivery.topic import Group, Topic
 from headrace.errors import DuplicateConflict, HeadraceError, InvalidArgument, PayloadTooLarge, QueueFull, UnknownTopic
 
-__all__ = ["accept", "decide_publish", "filtered_of"]
+__all__ = ["Beside", "accept", "decide_publish", "filtered_of"]
 
 
 def decide_publish(state: State, command: Publish, now_ns: int) -> Outcome:
@@ -30,7 +32,23 @@ def decide_publish(state: State, command: Publish, now_ns: int) -> Outcome:
 Accepted = tuple[f.Published | None, Batch | None, PublishDone]
 
 
-def accept(state: State, partition: Partition, batch: Batch, now_ns: int) -> Accepted | HeadraceError:
+class Beside(msgspec.Struct):
+    """What is published in the same record before: it is not in the state yet, and counts."""
+
+    counts: dict[int, int] = {}  # topic -> messages
+    dedup: dict[tuple[int, bytes], tuple[int, int, int]] = {}  # topic, dedup id -> (message id, pid, offset)
+
+    def note(self, partition: Partition, batch: Batch) -> None:
+        tid = partition.topic.tid
+        self.counts[tid] = self.counts.get(tid, 0) + batch.count
+        for i, dedup_id in enumerate(batch.dedup_ids() or ()):
+            if dedup_id:
+                self.dedup[tid, bytes(dedup_id)] = (batch.base_id + i, partition.pid, batch.base_offset + i)
+
+
+def accept(
+    state: State, partition: Partition, batch: Batch, now_ns: int, beside: Beside | None = None
+) -> Accepted | HeadraceError:
     """The fact a batch becomes, or no fact where all of it is there already; or the refusal."""
     topic = partition.topic
     count = batch.count
@@ -38,14 +56,14 @@ def accept(state: State, partition: Partition, batch: Batch, now_ns: int) -> Acc
         repeated = _repeated(partition, batch)
         if repeated is not None:
             return repeated
-    refusal = _too_much(topic, batch, count, now_ns)
+    refusal = _too_much(topic, batch, count, now_ns, beside)
     if refusal is not None:
         return refusal
     duplicates: list[tuple[int, int, int, int]] = []
     fresh: list[int] = []
     dedup_ids = batch.dedup_ids()
     if dedup_ids is not None:
-        fresh = _split_duplicates(topic, partition, dedup_ids, now_ns, duplicates)
+        fresh = _split_duplicates(topic, partition, dedup_ids, now_ns, duplicates, beside)
         if duplicates:
             if not fresh:
                 return None, None, PublishDone(partition.pid, partition.end, 0, 0, duplicates)
@@ -96,8 +114,10 @@ def _as_repeats(pid: int, seen: Seen) -> list[tuple[int, int, int, int]]:
     return found
 
 
-def _too_much(topic: Topic, batch: Batch, count: int, now_ns: int) -> HeadraceError | None:
+def _too_much(topic: Topic, batch: Batch, count: int, now_ns: int, beside: Beside | None) -> HeadraceError | None:
     settings = topic.settings
+    if beside is not None:
+        count += beside.counts.get(topic.tid, 0)
     if batch.size_bytes > settings.max_message_bytes:
         largest = max(map(len, batch.values()))
         if largest > settings.max_message_bytes:
@@ -131,6 +151,7 @@ def _split_duplicates(
     dedup_ids: list[bytes],
     now_ns: int,
     duplicates: list[tuple[int, int, int, int]],
+    beside: Beside | None,
 ) -> list[int]:
     """The indices of new messages; the others are noted in ``duplicates`` (own repetitions with offset -1 - index)."""
     since_ns = now_ns - topic.settings.dedup_window_ns
@@ -142,6 +163,8 @@ def _split_duplicates(
             fresh.append(i)
             continue
         found = topic.dedup.find(dedup_id, since_ns)
+        if found is None and beside is not None:
+            found = beside.dedup.get((topic.tid, dedup_id))
         if found is not None:
             duplicates.append((i, *found))
         elif dedup_id in own:

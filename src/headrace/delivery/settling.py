@@ -7,7 +7,8 @@ all of it: half a transaction is none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 from pyroaring import BitMap64
 
@@ -16,14 +17,15 @@ from headrace.delivery import facts as f
 from headrace.delivery.backlog import Backlog, Lease
 from headrace.delivery.commands import Death, Outcome, PublishDone, Receipts, SettleDone, SettleMany, refuse
 from headrace.delivery.offsets import EMPTY, Span, add, inside, span_of
-from headrace.delivery.publishing import accept
+from headrace.delivery.partition import Partition
+from headrace.delivery.publishing import Beside, accept
 from headrace.delivery.settings import backoff_ns
 from headrace.delivery.state import MS_NS, State
 from headrace.delivery.topic import Group
 from headrace.errors import HeadraceError, InvalidArgument, LeaseLost, LimitExceeded, UnknownGroup, UnknownTopic
 from headrace.limits import ERROR_TEXT_CHARS_MAX, LEASE_MESSAGES_MAX, SETTLE_ENTRIES_MAX
 
-__all__ = ["decide_settle", "failed", "give_back"]
+__all__ = ["decide_settle", "failed", "give_back", "outlived_expire"]
 
 _FOREVER = 10_000 * 24 * 3600 * 1_000_000_000
 
@@ -84,7 +86,7 @@ def decide_settle(state: State, command: SettleMany, now_ns: int) -> Outcome:
     if not (command.publish or command.cancel):
         if group.policy.fifo:
             facts = _without_overlap(facts, deaths)
-        return Outcome(facts, SettleDone(settled, refused), deaths=deaths)
+        return Outcome(outlived_expire(state, facts, now_ns), SettleDone(settled, refused), deaths=deaths)
     if refused:
         return refuse(refused[0][1])
     return _with_outputs(state, command, group, facts, deaths, settled, now_ns)
@@ -225,7 +227,7 @@ def failed(
         facts.append(f.Retried(gid, pid, lease_id, *span_of(offsets).packed(), now_ns, due_ms, reason, error))
     deaths.extend(Death(gid, pid, lease_id, offset, why, error) for offset, why in dying)
     if by_due and group.policy.fifo:
-        facts.extend(_behind(backlog, min(min(offsets) for offsets in by_due.values()), span, now_ns))
+        facts.extend(_behind(backlog, chain.from_iterable(by_due.values()), span, now_ns))
 
 
 def give_back(lease: Lease, span: Span, now_ns: int, reason: str, facts: list[f.Fact]) -> None:
@@ -234,29 +236,46 @@ def give_back(lease: Lease, span: Span, now_ns: int, reason: str, facts: list[f.
     gid, pid = backlog.group.gid, backlog.partition.pid
     facts.append(f.Released(gid, pid, lease.lease_id, *span.packed(), now_ns, reason))
     if backlog.group.policy.fifo:
-        facts.extend(_behind(backlog, span.first, span, now_ns))
+        facts.extend(_behind(backlog, span, span, now_ns))
 
 
-def _behind(backlog: Backlog, first: int, taken: Span, now_ns: int) -> Iterator[f.Released]:
-    """Where order is by partition, what comes after a message that goes back goes back too."""
+def _behind(backlog: Backlog, back: Iterable[int], taken: Span, now_ns: int) -> Iterator[f.Released]:
+    """Where order is by partition, what comes after a message that goes back goes back too; ``taken`` is seen to."""
     rank, appended_ms = backlog.rank, backlog.partition.appended_ms
 
-    def place(offset: int) -> tuple[int, int]:
-        return rank.get(offset) or appended_ms(offset), offset
+    def place(offset: int) -> tuple[int, bool, int]:
+        late_ms = rank.get(offset)
+        return (appended_ms(offset), False, offset) if late_ms is None else (late_ms, True, offset)
 
-    limit = place(first)
+    limit = min(map(place, back))
     settled = set(taken)
     for lease in list(backlog.leases.values()):
         behind = [offset for offset in lease.span() if offset not in settled and place(offset) > limit]
         if behind:
-            yield f.Released(
-                backlog.group.gid,
-                backlog.partition.pid,
-                lease.lease_id,
-                *span_of(behind).packed(),
-                now_ns,
-                "behind",
-            )
+            packed = span_of(behind).packed()
+            yield f.Released(backlog.group.gid, backlog.partition.pid, lease.lease_id, *packed, now_ns, "behind")
+
+
+def outlived_expire(state: State, facts: list[f.Fact], now_ns: int) -> list[f.Fact]:
+    """Messages whose lifetime ended while they were leased do not go back: they expire."""
+    kept: list[f.Fact] = []
+    for fact in facts:
+        if type(fact) is f.Released:
+            kept += _released(state.partitions[fact.pid], fact, now_ns)
+        else:
+            kept.append(fact)
+    return kept
+
+
+def _released(partition: Partition, fact: f.Released, now_ns: int) -> Iterator[f.Fact]:
+    rest = fact.span()
+    if partition.special or rest.first < partition.outlived_to(now_ns):
+        over = span_of([offset for offset in rest if partition.lifetime_over(offset, now_ns)])
+        if over.count:
+            yield f.Expired(fact.gid, fact.pid, fact.lease_id, *over.packed(), now_ns)
+            rest = span_of(rest.bitmap() - over.bitmap())
+    if rest.count:
+        yield f.Released(fact.gid, fact.pid, fact.lease_id, *rest.packed(), fact.at_ns, fact.reason)
 
 
 def _without_overlap(facts: list[f.Fact], deaths: Sequence[Death]) -> list[f.Fact]:
@@ -303,15 +322,17 @@ def _with_outputs(
 ) -> Outcome:
     batches: list[Batch] = []
     published: list[PublishDone] = []
+    beside = Beside()
     if group.policy.fifo:
         facts = _without_overlap(facts, deaths)
+    facts = outlived_expire(state, facts, now_ns)
     if len({pid for pid, _ in command.publish}) != len(command.publish):
         return refuse(InvalidArgument("settle publishes two batches into one partition: put them into one batch"))
     for pid, batch in command.publish:
         partition = state.partitions.get(pid)
         if partition is None:
             return refuse(UnknownTopic(f"partition {pid} is not of this shard: it cannot be in the same record"))
-        accepted = accept(state, partition, batch, now_ns)
+        accepted = accept(state, partition, batch, now_ns, beside)
         if isinstance(accepted, HeadraceError):
             return refuse(accepted)
         fact, stamped, reply = accepted
@@ -319,6 +340,7 @@ def _with_outputs(
         if fact is not None and stamped is not None:
             facts.append(fact)
             batches.append(stamped)
+            beside.note(partition, stamped)
     cancelled = 0
     for pid, span in command.cancel:
         partition = state.partitions.get(pid)

@@ -97,16 +97,18 @@ class State:
             heappush(self.alarms, (at_ms, *source))
             self.look_at_ns = min(self.look_at_ns, at_ms * MS_NS)
 
-    def pop_alarm(self, now_ms: int) -> tuple[int, int, int] | None:
-        """The next source that is to be looked at by now."""
+    def pop_alarms(self, now_ms: int) -> list[tuple[int, int, int]]:
+        """The sources that are to be looked at by now, by kind: in which order they were armed makes no difference."""
         alarms, armed = self.alarms, self.armed
+        found: list[tuple[int, int, int]] = []
         while alarms and alarms[0][0] <= now_ms:
-            at_ms, *rest = heappop(alarms)
-            source = (rest[0], rest[1], rest[2])
+            at_ms, kind, first, second = heappop(alarms)
+            source = (kind, first, second)
             if armed.get(source) == at_ms:
                 del armed[source]
-                return source
-        return None
+                found.append(source)
+        found.sort()
+        return found
 
     def wake_at_ns(self) -> int | None:
         """When the next Tick has something to do."""
@@ -149,4 +151,4 @@ class State:
         """Leases whose deadline has passed (their bucket's end, so up to 8 ms late and never early)."""
         last = now_ns // BUCKET_NS
         for number in sorted(number for number in self._bucket_heap if number < last):
-            yield from list(self.expiries.get(number, {}).values())
+            yield from [lease for _, lease in sorted(self.expiries.get(number, {}).items())]

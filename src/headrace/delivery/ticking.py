@@ -15,7 +15,7 @@ from headrace.delivery.commands import Death, Outcome, Tick
 from headrace.delivery.members import gone_silent, reassigned
 from headrace.delivery.offsets import Span, span_of
 from headrace.delivery.partition import Partition
-from headrace.delivery.settling import failed, give_back
+from headrace.delivery.settling import failed, give_back, outlived_expire
 from headrace.delivery.state import (
     BACKOFFS,
     HANDOVERS,
@@ -29,7 +29,7 @@ from headrace.delivery.state import (
 )
 from headrace.limits import MEMBER_SILENCE_NS
 
-__all__ = ["decide_tick"]
+__all__ = ["decide_tick", "undo_tick"]
 
 
 def decide_tick(state: State, command: Tick, now_ns: int) -> Outcome:
@@ -44,17 +44,24 @@ def decide_tick(state: State, command: Tick, now_ns: int) -> Outcome:
             state.watch_anew(lease)  # only messages that were extended on their own are left
             continue
         failed(lease, over, now_ns, "lease_expired", "", None, facts, deaths)
+        if not command.bury:
+            deaths.clear()
         room -= over.count
         if room <= 0 or lease.backlog.group.policy.fifo:
             break  # by partition: what one expiry takes back must be gone before the next is looked at
     if deaths or facts:
-        return Outcome(facts, deaths=deaths)
+        return Outcome(outlived_expire(state, facts, now_ns), deaths=deaths)
     now_ms = now_ns // MS_NS
-    while room > 0:
-        source = state.pop_alarm(now_ms)
-        if source is None:
-            break
+    looked: list[tuple[int, int, int]] = []
+    touched: set[int] = set()
+    for source in state.pop_alarms(now_ms):
         kind, first, second = source
+        pid = 0 if kind in (PAUSES, MEMBERS) else first if kind in (SCHEDULE, LIFETIMES, OUTLIVING) else second
+        if room <= 0 or pid in touched:
+            # The facts so far are about to change what there is to be seen in this partition.
+            state.arm(*source, now_ms)
+            continue
+        looked.append(source)
         before = len(facts)
         if kind == SCHEDULE:
             room -= _due(state, first, now_ms, room, facts)
@@ -70,10 +77,29 @@ def decide_tick(state: State, command: Tick, now_ns: int) -> Outcome:
             _handover(state, first, second, now_ns, facts)
         elif kind == MEMBERS:
             _members(state, first, now_ns, facts)
-        room -= len(facts) - before
-        if facts and kind in (SCHEDULE, LIFETIMES, OUTLIVING, HANDOVERS):
-            break  # these look at containers that the facts above are about to change
-    return Outcome(facts)
+        if pid and len(facts) > before:
+            room -= len(facts) - before
+            touched.add(pid)
+    return Outcome(facts, looked=looked)
+
+
+def undo_tick(state: State, outcome: Outcome, now_ns: int) -> None:
+    """The facts of a Tick could not be written: what deciding took out of the indexes goes back."""
+    for fact in outcome.facts:
+        if type(fact) is f.Due:
+            state.partitions[fact.pid].schedule.add_many(zip(fact.due_ms(), fact.offsets, strict=True))
+        elif type(fact) is f.BackoffEnded:
+            backoffs = state.groups[fact.gid].backlogs[fact.pid].backoffs
+            backoffs.add_many(zip(fact.due_ms(), fact.offsets, strict=True))
+        elif type(fact) is f.Lapsed:
+            partition = state.partitions[fact.pid]
+            for offset in fact.span():
+                partition.lifetimes.add(partition.ends.get(offset, fact.at_ns // MS_NS), offset)
+            state.arm(LIFETIMES, fact.pid, 0, now_ns // MS_NS)
+    for kind, first, second in outcome.looked:
+        if kind == OUTLIVING and first in state.partitions:
+            state.partitions[first].pass_lifetimes(state.partitions[first].start)
+        state.arm(kind, first, second, now_ns // MS_NS)
 
 
 def _lapsing(state: State, partition: Partition, now_ns: int, room: int, facts: list[f.Fact]) -> bool:
@@ -196,7 +222,7 @@ def _handover(state: State, gid: int, pid: int, now_ns: int, facts: list[f.Fact]
             span = lease.span()
             own: list[f.Fact] = []
             give_back(lease, span, now_ns, "handover", own)
-            facts.append(own[0])
+            facts.extend(outlived_expire(state, own[:1], now_ns))
 
 
 def _members(state: State, gid: int, now_ns: int, facts: list[f.Fact]) -> None:

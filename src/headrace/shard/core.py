@@ -34,7 +34,7 @@ from headrace.delivery import (
 )
 from headrace.errors import Corrupt, HeadraceError, StorageFailed
 from headrace.journal import Frame, Journal
-from headrace.limits import HOT_TAIL_BYTES, SNAPSHOT_EVERY_BYTES, TICK_WORK_MAX
+from headrace.limits import HOT_TAIL_BYTES, SNAPSHOT_EVERY_BYTES, STORAGE_RETRY_NS, TICK_WORK_MAX
 from headrace.log import FACTS, MANIFEST, HotTail, JournalFrames, PartitionLog
 from headrace.log.cold import ColdLog
 from headrace.log.manifest import Entry, Manifest, Sealed, decode_entries, encode_entries
@@ -79,6 +79,7 @@ class Core:
     """The synchronous heart of a shard; one owner at a time."""
 
     __slots__ = (
+        "_full_until_ns",
         "_snapshot_position",
         "clock",
         "cold",
@@ -115,6 +116,7 @@ class Core:
         self.manifest = Manifest()
         self.cold = ColdLog(self.manifest, store, archive)
         self.recent = RecentFacts(journal.first_position)
+        self._full_until_ns = 0  # dead letters found no room on the disk: not tried again before
         self._snapshot_position = journal.first_position
         self._recover()
         self.clock = SteadyClock(clock, self.state.now_ns)
@@ -133,18 +135,31 @@ class Core:
         now_ns = self.clock.now_ns()
         wake_ns = self.state.wake_at_ns()
         if wake_ns is not None and wake_ns <= now_ns:
-            self._apply(d.Tick(TICK_WORK_MAX), now_ns)
-            wake_ns = self.state.wake_at_ns()
-        return wake_ns
+            self._do_due(now_ns)
+        return self.wake_at_ns()
+
+    def wake_at_ns(self) -> int | None:
+        """When ``tick`` has something to do."""
+        wake_ns = self.state.wake_at_ns()
+        return None if wake_ns is None else max(wake_ns, self._full_until_ns)
 
     def _tick(self, now_ns: int) -> None:
         """Everything that is due, before anybody looks: expired messages must not be handed out."""
-        tick = d.Tick(TICK_WORK_MAX)
         while True:
             wake_ns = self.state.wake_at_ns()
-            if wake_ns is None or wake_ns > now_ns:
+            if wake_ns is None or wake_ns > now_ns or not self._do_due(now_ns):
                 return
-            self._apply(tick, now_ns)
+
+    def _do_due(self, now_ns: int) -> bool:
+        """One portion of what is due; whether to go on. Where dead letters find no room on the disk, those who would
+        die stay leased for a while and everything else goes on."""
+        if now_ns >= self._full_until_ns:
+            if not isinstance(self._apply(d.Tick(TICK_WORK_MAX), now_ns).reply, HeadraceError):
+                return True
+            self._full_until_ns = now_ns + STORAGE_RETRY_NS
+        before = self.journal.end_position
+        self._apply(d.Tick(TICK_WORK_MAX, bury=False), now_ns)
+        return self.journal.end_position != before
 
     def execute_many(self, commands: Sequence[d.Command]) -> list[Done]:
         """Run commands that came in together, each as if alone, with one frame for what they bring about.
@@ -195,8 +210,9 @@ class Core:
         facts, batches = outcome.facts, outcome.batches
         if outcome.deaths:
             ends = {fact.pid: b.base_offset + b.count for fact, b in zip(_published(facts), batches, strict=True)}
-            contents = self._contents([(death.pid, death.offset) for death in outcome.deaths])
-            burial = decide(state, d.Bury(outcome.deaths, contents, ends), now_ns)
+            bury = d.Bury(outcome.deaths, ends=ends)
+            bury.contents = self._contents(decide(state, bury, now_ns).needs)
+            burial = decide(state, bury, now_ns)
             facts = [*facts, *burial.facts]
             batches = [*batches, *burial.batches]
         if not facts:
@@ -207,6 +223,8 @@ class Core:
         except HeadraceError as error:
             if error.code != "storage_full":
                 raise
+            if type(command) is d.Tick:
+                d.undo_tick(state, outcome, now_ns)
             return Done(error, 0)
         self._fold(facts, batches, position)
         self.recent.note(facts, batches, position)

@@ -153,7 +153,7 @@ class LoopHost:
     # -- time ------------------------------------------------------------------------------------------------------
 
     def _rearm(self) -> None:
-        wake_ns = self.core.state.wake_at_ns()
+        wake_ns = self.core.wake_at_ns()
         if wake_ns is None or (self._timer is not None and self._timer_ns <= wake_ns):
             return
         if self._timer is not None:

@@ -77,7 +77,7 @@ class ThreadHost:
 
     def _nap(self, left_ns: int) -> None:
         """Sleep until somebody made something ready, or something is due."""
-        wake_ns = self.core.state.wake_at_ns()
+        wake_ns = self.core.wake_at_ns()
         if wake_ns is not None:
             left_ns = min(left_ns, max(wake_ns - self.core.clock.now_ns(), 0) + 1_000_000)
         self._waiting += 1

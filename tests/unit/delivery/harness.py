@@ -364,7 +364,7 @@ def states_of(backlog: Backlog) -> dict[int, State]:
     for lane in backlog.lanes:
         if lane is not None:
             put(lane.main, State.READY)
-            put((offset for _, offset in lane.front), State.READY)
+            put((offset for _, _, offset in lane.front), State.READY)
             put(lane.late_set, State.READY)
             entries = [offset for _, offset in lane.late]
             assert {*entries} >= {*lane.late_set}
