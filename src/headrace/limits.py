@@ -193,6 +193,10 @@ NATIVE_FRAME_RATE_MIN: Final = 16 * KIB
 # -- front-ends -------------------------------------------------------------------------------------------------------
 LISTEN_BACKLOG: Final = 1024
 """Connections the kernel keeps for us between two rounds of the loop."""
+METRICS_GROUPS_MAX: Final = 5_000
+"""Groups shown one by one: some 25 lines each; those after them are summed up."""
+METRICS_PORTION_GROUPS: Final = 25
+"""Topics looked at before the loop may do something else: a millisecond or two."""
 TOKEN_BYTES_MAX: Final = 8 * KIB
 """A token is read before anybody is known: what fits a header line."""
 TOKENS_REMEMBERED_MAX: Final = 4096

@@ -23,6 +23,7 @@ import ssl
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
@@ -32,6 +33,7 @@ import msgspec
 from headrace.broker import Broker
 from headrace.broker.aio import LoopBroker
 from headrace.broker.embedded import MEMORY, open_core
+from headrace.broker.metrics import Metrics
 from headrace.clock import SystemClock
 from headrace.config import ServerConfig
 from headrace.config.server import parse_namespace_quotas
@@ -137,9 +139,21 @@ class Server:
                 "namespace.config", {"namespace": namespace, "settings": {"quota.messages_per_minute": most}}
             )
         try:
+            metrics = Metrics(broker, interval_ns=config.metrics.interval_ns) if config.metrics.enabled else None
             for name, make in makers.items():
-                site = DoorSite(self.broker, listeners[name], config, SystemClock(), self._authenticate, self._tls)
-                self.doors[name] = make(site)
+                door = self.doors[name] = make(
+                    DoorSite(
+                        self.broker,
+                        listeners[name],
+                        config,
+                        SystemClock(),
+                        self._authenticate,
+                        self._tls,
+                        metrics=metrics,
+                    )
+                )
+                if metrics is not None:
+                    metrics.connections[name] = partial(getattr, door, "connections_count")
             for door in self.doors.values():
                 await door.start()
             self._write_ready_file()

@@ -39,6 +39,7 @@ from headrace.delivery import (
     span_of,
 )
 from headrace.errors import DuplicateConflict, HeadraceError, InvalidArgument, UnknownGroup, UnknownTopic
+from headrace.histogram import SECONDS_BOUNDS_NS, Histogram
 from headrace.log import PartitionLog
 from headrace.names import check_group_name, check_namespace_name, check_topic_name
 from headrace.shard.core import Core, Done
@@ -54,6 +55,7 @@ class Broker:
         self.topic_defaults = topic_defaults or TopicConfig()
         self.auto_create = auto_create
         self.quotas = Quotas(core)
+        self.latencies: dict[int, Histogram] = {}  # by topic
         self._turn = 0
 
     def begin(self) -> None:
@@ -228,7 +230,26 @@ class Broker:
         leased: list[LeasedBatch] = []
         for grant in grants:
             leased += self.contents(grant)
+        if leased:
+            self._note_latency(group.topic.tid, leased)
         return Done(leased, position)
+
+    def _note_latency(self, tid: int, leased: list[LeasedBatch]) -> None:
+        """From being due to being handed out, of those that are handed out for the first time."""
+        seen = self.latencies.get(tid)
+        if seen is None:
+            seen = self.latencies[tid] = Histogram(SECONDS_BOUNDS_NS)
+        now_ns = self.core.clock.now_ns()
+        for each in leased:
+            batch, again = each.batch, each.attempts
+            appended_ns, due = batch.append_time_ns, batch.deliver_ats()
+            if due is None and not again:
+                seen.observe(max(0, now_ns - appended_ns), batch.count)
+                continue
+            for i, offset in enumerate(batch.offsets()):
+                if offset not in again:
+                    at_ns = appended_ns if due is None else max(appended_ns, due[i])
+                    seen.observe(max(0, now_ns - at_ns))
 
     def contents(self, grant: Grant) -> Iterable[LeasedBatch]:
         """What a grant is about, batch by batch."""

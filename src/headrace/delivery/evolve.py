@@ -395,6 +395,8 @@ def _died(state: State, fact: f.Died) -> None:
         backlog.discard_unleased(BitMap64((fact.offset,)))
     backlog.dead.add(fact.offset)
     backlog.dead_count += 1
+    deaths = backlog.group.deaths
+    deaths[fact.reason] = deaths.get(fact.reason, 0) + 1
     state.now_ns = max(state.now_ns, fact.at_ns)
 
 

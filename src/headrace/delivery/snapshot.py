@@ -40,7 +40,7 @@ from headrace.limits import HANDOVER_NS, MEMBER_SILENCE_NS, PRODUCER_BATCHES_KEP
 
 __all__ = ["restore", "snapshot"]
 
-VERSION: Final = 3
+VERSION: Final = 4
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
 
@@ -196,7 +196,7 @@ def _group(group: Group) -> list[Any]:
         list(group.pause) if group.pause is not None else None,
         sorted(group.members),
         sorted(group.owners.items()),
-        [group.delivered, group.redelivered, group.nacked],
+        [group.delivered, group.redelivered, group.nacked, group.deaths],
         group.bucket.dump(),
         [_backlog(backlog) for backlog in group.backlogs.values()],
     ]
@@ -208,7 +208,7 @@ def _restore_group(state: State, topic: Topic, plain: list[Any]) -> None:
     group.pause = Pause(*pause) if pause is not None else None
     group.members = dict.fromkeys(members, state.now_ns)  # heard of anew: nobody is silent because we were away
     group.owners = dict(owners)
-    group.delivered, group.redelivered, group.nacked = counts
+    group.delivered, group.redelivered, group.nacked, group.deaths = counts
     group.bucket.restore(*bucket)
     topic.groups[name] = group
     state.groups[gid] = group

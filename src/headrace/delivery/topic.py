@@ -88,6 +88,7 @@ class Group:
         "backlogs",
         "bucket",
         "created_ns",
+        "deaths",
         "delivered",
         "durable",
         "gid",
@@ -118,6 +119,7 @@ class Group:
         self.delivered = 0
         self.redelivered = 0
         self.nacked = 0
+        self.deaths: dict[str, int] = {}  # by reason
         self.bucket = Bucket()  # of the rate limit
         self.apply(settings)
 

@@ -28,6 +28,7 @@ from headrace.names import DEFAULT_NAMESPACE
 
 if TYPE_CHECKING:
     from headrace.broker.aio import LoopBroker
+    from headrace.broker.metrics import Metrics
 
 __all__ = ["Door", "DoorSite"]
 
@@ -44,6 +45,8 @@ class DoorSite:
     """None: no key is configured. Everybody who reaches the socket may do everything, and the socket is on loopback."""
     tls: ssl.SSLContext | None = None
     namespace: str = DEFAULT_NAMESPACE
+    metrics: Metrics | None = None
+    """None: switched off."""
 
 
 class Door(Protocol):
@@ -51,6 +54,9 @@ class Door(Protocol):
 
     @property
     def address(self) -> str: ...
+
+    @property
+    def connections_count(self) -> int: ...
 
     async def start(self) -> None: ...
 

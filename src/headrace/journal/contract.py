@@ -7,8 +7,10 @@ appended up to here". Commits are whole rounds: everything appended while the ro
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from headrace.histogram import SECONDS_BOUNDS_NS, SIZE_BOUNDS_BYTES, Histogram
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -40,6 +42,8 @@ class JournalStats:
     fsync_total_ns: int = 0
     files_created: int = 0
     files_recycled: int = 0
+    fsync_ns: Histogram = field(default_factory=lambda: Histogram(SECONDS_BOUNDS_NS))
+    commit_bytes: Histogram = field(default_factory=lambda: Histogram(SIZE_BOUNDS_BYTES))
 
 
 class Journal(Protocol):

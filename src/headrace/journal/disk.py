@@ -368,11 +368,14 @@ class DiskJournal:
 
     def _write_segment(self, segment: Segment) -> None:
         io, stats, clock, file = self._io, self.stats, self._clock, segment.file
-        stats.bytes += write_all(io, file.handle, segment.buffers(), segment.position - file.first_position)
+        written = write_all(io, file.handle, segment.buffers(), segment.position - file.first_position)
+        stats.bytes += written
+        stats.commit_bytes.observe(written)
         started_ns = clock.monotonic_ns()
         io.sync_data(file.handle)
         stats.fsync_last_ns = clock.monotonic_ns() - started_ns
         stats.fsync_total_ns += stats.fsync_last_ns
+        stats.fsync_ns.observe(stats.fsync_last_ns)
         stats.fsyncs += 1
         stats.frames += len(segment.positions)
         if not file.named:

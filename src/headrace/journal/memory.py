@@ -95,6 +95,7 @@ class MemoryJournal:
             stats = self.stats
             stats.commits += 1
             stats.bytes += end - self._durable
+            stats.commit_bytes.observe(end - self._durable)
             self._durable = end
             self._next = end + COMMIT_BYTES
             for callback in self._callbacks:

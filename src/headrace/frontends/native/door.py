@@ -45,6 +45,10 @@ class NativeDoor:
     def address(self) -> str:
         return spelled(self.site.listener)
 
+    @property
+    def connections_count(self) -> int:
+        return len(self.connections)
+
     async def start(self) -> None:
         """Accept from now on."""
         self._server = await self.loop.create_server(
