@@ -92,6 +92,25 @@ MQTT_REQUESTS_MAX: Final = 64
 MQTT_HELD_BYTES_MAX: Final = 256 * KIB
 """Bytes taken from a client after we asked the shell to stop reading it."""
 
+MQTT_SESSIONS_MAX: Final = 100_000
+"""Sessions, connected or waiting for their client: each client id is one."""
+MQTT_SESSION_EXPIRY_S_MAX: Final = 7 * 86_400
+"""The longest a session waits for its client: what is kept for it costs room for all of that time."""
+MQTT_SUBSCRIPTIONS_MAX: Final = 20_000
+"""Topic filters of one session."""
+MQTT_RETAINED_MESSAGES_MAX: Final = 200_000
+"""Topics with a retained message: each is a node of a tree in memory."""
+MQTT_RETAINED_BYTES_MAX: Final = 256 * MIB
+"""Their payloads and topics together."""
+MQTT_KEPT_BYTES_MAX: Final = 512 * MIB
+"""Messages kept for sessions and shared subscriptions, all together; above it what does not fit is dropped."""
+MQTT_WRITE_BYTES_HIGH: Final = 128 * KIB
+"""Written and not yet taken by one subscriber's socket; above it its session collects, and drops by its own limits."""
+MQTT_WRITE_BYTES_LOW: Final = 32 * KIB
+"""Below it the session's output is taken again."""
+MQTT_TIMER_GRAIN_NS: Final = 20 * MILLISECOND_NS
+"""Deadlines of all connections share one timer that fires at most so often."""
+
 # -- http -------------------------------------------------------------------------------------------------------------
 HTTP_HEAD_BYTES_MAX: Final = 32 * KIB
 """Request line and headers: a token of a few KiB and what browsers send fit."""

@@ -113,6 +113,7 @@ class Sender:
         retain: bool,
         subscription_identifiers: tuple[int, ...],
         token: Any,
+        packet_id: int = 0,
     ) -> Sent:
         output = self._output
         if not qos:
@@ -120,7 +121,7 @@ class Sender:
                 self.dropped_count += 1
                 return Sent.DROPPED
             return self._emit(message, 0, now_ns, retain, False, 0, subscription_identifiers)
-        entry = Outbound(message, qos, retain, subscription_identifiers, token)
+        entry = Outbound(message, qos, retain, subscription_identifiers, token, packet_id)
         if self._queue or self._resend or len(self._inflight) >= self._window or output.size_bytes > output.bytes_max:
             return self._enqueue(entry, message)
         return self._start(entry, message, now_ns)
@@ -140,15 +141,18 @@ class Sender:
         return Sent.QUEUED
 
     def _start(self, entry: Outbound, message: OutgoingMessage, now_ns: int) -> Sent:
-        packet_id = self._last_packet_id
         inflight = self._inflight
-        while True:  # [MQTT-2.2.1-4]; ends, because the window is smaller than the space
-            packet_id = packet_id + 1 if packet_id < 0xFFFF else 1
-            if packet_id not in inflight:
-                break
+        packet_id = entry.packet_id  # chosen before by a broker that stores its sessions, or now
+        if not packet_id:
+            packet_id = self._last_packet_id
+            while True:  # [MQTT-2.2.1-4]; ends, because the window is smaller than the space
+                packet_id = packet_id + 1 if packet_id < 0xFFFF else 1
+                if packet_id not in inflight:
+                    break
         sent = self._emit(message, entry.qos, now_ns, entry.retain, False, packet_id, entry.subscription_identifiers)
         if sent is Sent.SENT:
-            self._last_packet_id = entry.packet_id = packet_id
+            if not entry.packet_id:
+                self._last_packet_id = entry.packet_id = packet_id
             entry.stage = Stage.SENT
             inflight[packet_id] = entry
         return sent

@@ -470,11 +470,16 @@ class ServerSession:
         retain: bool = False,
         subscription_identifiers: tuple[int, ...] = (),
         token: Any = None,
+        packet_id: int = 0,
     ) -> Sent:
-        """One message to this client. ``token`` comes back with its `Recorded`, `Acked` or `Dropped`."""
+        """One message to this client. ``token`` comes back with its `Recorded`, `Acked` or `Dropped`.
+
+        ``packet_id``: chosen by a broker that stores it with the message, so that both come back after a restart; it
+        must be free. 0: chosen here.
+        """
         if self._state is not State.OPEN:
             return Sent.CLOSED
-        return self._sender.send(message, qos, now_ns, retain, subscription_identifiers, token)
+        return self._sender.send(message, qos, now_ns, retain, subscription_identifiers, token, packet_id)
 
     def _puback(self, packet: PubAck) -> None:
         self._after_ack(self._sender.puback(packet))
@@ -508,6 +513,11 @@ class ServerSession:
     def window_free(self) -> int:
         """How many more QoS 1 and 2 messages would be sent at once."""
         return self._sender.window_free()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more message would leave at once, whatever its QoS."""
+        return self._state is State.OPEN and not self._output.is_full() and self._sender.window_free() > 0
 
     @property
     def inflight_count(self) -> int:

@@ -1,0 +1,447 @@
+"""One MQTT connection: feeds its session, carries out what it says, keeps everything bounded.
+
+    bytes ──► session.receive_bytes ──► events ──► exchange (ordinary topics) or queues ($queue/, $admin/)
+    session.outgoing ──► one write a round of the loop, for all connections that have something (the door's flush)
+
+The rules:
+
+- Nothing is answered before it is as durable as it will ever be: what a publish brought about for sessions that last,
+  or in a queue, is committed before PUBACK and PUBREC leave.
+- A peer that does not read is not written to: its session collects, drops QoS 0 and bounds the rest, and a peer that
+  makes us answer without reading is not read any more.
+- The end comes once, as the session's `Disconnected`; whatever asks for it from outside asks for the next round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from headrace import errors, limits
+from headrace.diagnostics import logger
+from headrace.frontends.access import Principal
+from headrace.frontends.mqtt.rights import TopicRights
+from headrace.pubsub import Client
+from headrace.wire.mqtt import (
+    Acked,
+    Cause,
+    Connected,
+    Disconnected,
+    Dropped,
+    Failed,
+    OutgoingMessage,
+    Properties,
+    Published,
+    Reason,
+    Recorded,
+    Released,
+    ServerSession,
+    State,
+    Subscribed,
+    Unsubscribed,
+    Will,
+)
+
+if TYPE_CHECKING:
+    from headrace.frontends.mqtt.door import MqttDoor
+
+__all__ = ["MqttConnection"]
+
+_log = logger("mqtt")
+_ROUNDS_MAX: Final = 16
+"""Of taking output and reacting to what that set free, in one flush."""
+
+
+class MqttConnection(asyncio.Protocol):
+    """See the head of this file."""
+
+    __slots__ = (
+        "_closing",
+        "_dirty",
+        "_door",
+        "_ending",
+        "_exchange",
+        "_paused",
+        "_reading",
+        "_transport",
+        "client",
+        "due_ns",
+        "peer",
+        "principal",
+        "rights",
+        "session",
+    )
+
+    def __init__(self, door: MqttDoor) -> None:
+        self._door = door
+        self._exchange = door.exchange
+        self._transport: asyncio.Transport = None  # type: ignore[assignment] # set before anything else happens
+        self.session = ServerSession(now_ns=door.now_ns(), limits=door.limits)
+        self.client: Client | None = None
+        self.principal: Principal | None = None
+        self.rights: TopicRights | None = None
+        self.peer = ""
+        self.due_ns = 0
+        self._dirty = False
+        self._ending = False
+        self._paused = False
+        self._reading = True
+        self._closing = False
+
+    # -- the transport -------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast("asyncio.Transport", transport)  # not an instance of it under uvloop
+        self._transport = transport
+        transport.set_write_buffer_limits(limits.MQTT_WRITE_BYTES_HIGH, limits.MQTT_WRITE_BYTES_LOW)
+        peer = transport.get_extra_info("peername")
+        self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "local"
+        if not self._door.admit(self):
+            transport.abort()  # [MQTT-3.1.4]: before CONNECT there is no word for it
+            return
+        self._door.watch(self)
+
+    def data_received(self, data: bytes) -> None:
+        self.session.receive_bytes(data, self._door.now_ns())
+        self.react()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.session.connection_lost(self._door.now_ns())
+        self._closing = True
+        self.react()
+        self._door.gone(self)
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self.touch()
+
+    # -- rounds --------------------------------------------------------------------------------------------------------
+
+    def touch(self) -> None:
+        """There may be something to write: at the end of this round."""
+        if not self._dirty:
+            self._dirty = True
+            self._door.flush_soon(self)
+
+    def react(self) -> None:
+        """Carry out what the session says."""
+        session = self.session
+        while events := session.events():
+            for event in events:
+                try:
+                    if event.__class__ is Published:
+                        self._on_published(event)
+                    else:
+                        _HANDLERS[event.__class__](self, event)
+                except errors.HeadraceError as error:
+                    self._refused(event, error)
+                except Exception as error:  # noqa: BLE001 - one request must not take the process down
+                    _log.error("a request failed", peer=self.peer, exc_info=error)
+                    self.end(Reason.UNSPECIFIED, "an internal error ended this connection; see the server's log")
+        if not self._dirty:
+            self._dirty = True
+            self._door.flush_soon(self)
+        due_ns = session.next_due_ns()
+        if due_ns is not None and (due_ns < self.due_ns or not self.due_ns):
+            self._door.watch(self)
+
+    def flush(self) -> None:
+        """Write what there is, as long as it is taken; close when the session is over."""
+        session, transport = self.session, self._transport
+        for _ in range(_ROUNDS_MAX):
+            if self._paused or self._closing:
+                break
+            buffers = session.outgoing()
+            if not buffers:
+                break
+            if len(buffers) == 1:
+                transport.write(buffers[0])
+            elif sum(map(len, buffers)) <= limits.COALESCE_BYTES_MAX:
+                transport.write(b"".join(buffers))
+            else:
+                transport.writelines(buffers)
+            client = self.client
+            if client is not None and client.backlog:
+                self._exchange.pump(client, self._door.now_ns())
+            self.react()
+        else:
+            self._door.loop.call_soon(self.touch)
+        self._dirty = False
+        if session.close_planned:
+            self._close()
+        elif session.wants_bytes is not self._reading:
+            self._reading = session.wants_bytes
+            if self._reading:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def on_due(self, now_ns: int) -> None:
+        """The door's timer."""
+        self.session.on_due(now_ns)
+        self.react()
+
+    def _close(self) -> None:
+        if self._closing:
+            return
+        self._closing = True
+        self._transport.close()  # what is written still leaves, and no longer than this:
+        if self._transport.get_write_buffer_size():
+            self._door.loop.call_later(limits.CLOSE_FLUSH_NS / 1e9, self._transport.abort)
+
+    def cut(self) -> None:
+        self._transport.abort()
+
+    def end(self, reason: int, text: str) -> None:
+        """End it in the next round; whoever asks may be in the middle of something."""
+        if not self._ending:
+            self._ending = True
+            self._door.loop.call_soon(self.end_now, reason, text)
+
+    def end_now(self, reason: int, text: str) -> None:
+        """DISCONNECT with a reason (5.0), and the end."""
+        self._ending = True
+        if self.session.state is State.AWAIT_CONNECT:
+            self._transport.abort()
+            return
+        self.session.disconnect(reason, reason_string=text)
+        self.react()
+
+    def _refused(self, event: Any, error: errors.HeadraceError) -> None:
+        """What a request was refused with, in the words of its packet."""
+        reason = errors.ROWS.get(type(error), _UNKNOWN_ROW).mqtt
+        session = self.session
+        match event:
+            case Published() if event.handle:
+                self._answer(event.handle, reason, error.message)
+            case Published():
+                _log.debug("a QoS 0 publish was refused", peer=self.peer, code=error.code, reason=error.message)
+            case Subscribed():
+                session.send_suback(event.packet.packet_id, [reason] * len(event.packet.subscriptions))
+            case Unsubscribed():
+                session.send_unsuback(event.packet.packet_id, [reason] * len(event.packet.topic_filters))
+            case Connected():
+                session.refuse(reason, reason_string=error.message)
+            case _:
+                self.end(reason, error.message)
+
+    # -- connect -------------------------------------------------------------------------------------------------------
+
+    def _on_connected(self, event: Connected) -> None:
+        packet, door = event.packet, self._door
+        self.principal = door.authenticate(packet, self._transport)
+        if self.principal is not None:
+            self.rights = door.rights_of(self.principal)
+        if packet.will is not None:
+            self._check_will(packet.will)
+        owner = self.principal.name if self.principal is not None else ""
+        client_id = packet.client_id or door.fresh_client_id()
+        standing = self._exchange.find(client_id)
+        if standing is not None and standing.owner != owner:
+            raise errors.NotAllowed(f"client id {client_id!r} belongs to somebody else")
+        if standing is not None and standing.link is not None:
+            standing.link.end_now(Reason.SESSION_TAKEN_OVER, "another connection uses this client id")  # [MQTT-3.1.4-3]
+            standing = self._exchange.find(client_id)
+        if standing is not None and standing.leaving is not None and not packet.clean_start:
+            if standing.waiter is not None:
+                raise errors.Overloaded(f"client id {client_id!r} is being connected already")
+            standing.waiter = partial(self._open, packet, client_id, owner)
+            return
+        self._open(packet, client_id, owner)
+
+    def _check_will(self, will: Will) -> None:
+        topic = will.topic
+        if topic[0] == "$" and not self._door.is_queue_topic(topic):
+            raise errors.InvalidArgument(f"a will to {topic!r}: only $queue/<topic> may begin with $")
+        if self.rights is not None and not self._door.may_publish_will(self.rights, topic):
+            raise errors.NotAllowed(f"a will to {topic!r} is not allowed")
+
+    def _open(self, packet: Any, client_id: str, owner: str) -> None:
+        """Everything before it is settled: the session begins or goes on."""
+        door, session, exchange = self._door, self.session, self._exchange
+        if session.state is not State.CONNECTING:
+            return  # it went away while it waited
+        now_ns = door.now_ns()
+        expiry_s = min(session.session_expiry_s, exchange.bounds.session_expiry_s_max)
+        found = exchange.open(client_id, owner, packet.clean_start, expiry_s, now_ns)
+        if found is None:
+            session.refuse(Reason.QUOTA_EXCEEDED, reason_string="there are too many sessions")
+            self.touch()
+            return
+        client, state = found
+        asked = packet.properties or {}
+        said: Properties = {}
+        if asked.get("request_response_information") and "+" not in client_id and "#" not in client_id:
+            said["response_information"] = f"reply/{client_id}"
+        accepted = session.accept(
+            now_ns,
+            state=state,
+            assigned_client_id=None if packet.client_id else client_id,
+            server_keep_alive_s=door.keep_alive_s(packet.keep_alive_s),
+            session_expiry_s=expiry_s,
+            properties=said,
+        )
+        if not accepted:
+            exchange.abandon(client, state, now_ns)
+            self.touch()
+            return
+        self.client = client
+        exchange.attach(client, self, self.rights, packet.will, now_ns)
+        self.due_ns = 0
+        self.react()
+
+    # -- messages from the client --------------------------------------------------------------------------------------
+
+    def _on_published(self, event: Published) -> None:
+        packet, handle = event.message, event.handle
+        topic = packet.topic
+        if topic[0] == "$":
+            self._door.publish_special(self, packet, handle)
+            return
+        if self.rights is not None and not self.rights.may_write(topic):
+            raise errors.NotAllowed(f"publishing to {topic!r} is not allowed")
+        now_ns = self._door.now_ns()
+        properties = packet.properties
+        message = OutgoingMessage(topic, packet.payload) if properties is None else OutgoingMessage.of(packet, now_ns)
+        qos = packet.qos
+        reason, waits = self._exchange.publish(
+            message, qos, packet.retain, self.client, now_ns, handle if qos == 2 else 0
+        )
+        if handle:
+            if waits:
+                self._exchange.then(partial(self._answer, handle, reason))
+            else:
+                self.session.ack_publish(handle, reason)
+
+    def _answer(self, handle: int, reason: int = 0, text: str | None = None, *, silently: bool = False) -> None:
+        """PUBACK or PUBREC; when the connection has ended meanwhile, the session is told all the same."""
+        session = self.session
+        sent = session.ack_publish(handle, reason, reason_string=text, silently=silently)
+        self.touch()
+        if session.state is State.CLOSED:
+            self.react()
+            if not sent and not session.unanswered_count and self.client is not None:
+                self._exchange.answered(self.client, self)
+
+    def answer(self, handle: int, error: errors.HeadraceError | None, *, silently: bool = False) -> None:
+        """The answer to a publish of a queue."""
+        if not handle:
+            if error is not None:
+                _log.debug("a QoS 0 publish was refused", peer=self.peer, code=error.code, reason=error.message)
+        elif error is None:
+            self._answer(handle)
+        else:
+            self._answer(handle, errors.ROWS.get(type(error), _UNKNOWN_ROW).mqtt, error.message, silently=silently)
+
+    def _on_released(self, event: Released) -> None:
+        client = self.client
+        if client is not None and self._exchange.release(client, event.packet_id):
+            self._exchange.then(partial(self._complete, event.packet_id))
+        else:
+            self.session.complete_publish(event.packet_id)
+
+    def _complete(self, packet_id: int) -> None:
+        self.session.complete_publish(packet_id)
+        self.touch()
+
+    # -- messages to the client ----------------------------------------------------------------------------------------
+
+    def _on_recorded(self, event: Recorded) -> None:
+        client = self.client
+        if client is not None and self._exchange.recorded(client, event.token):
+            self._exchange.then(partial(self._release, event.packet_id))
+        else:
+            self.session.release_publish(event.packet_id)
+
+    def _release(self, packet_id: int) -> None:
+        self.session.release_publish(packet_id)
+        self.touch()
+
+    def _on_acked(self, event: Acked) -> None:
+        token, client = event.token, self.client
+        if token is not None and client is not None:
+            self._exchange.finished(client, token)
+        if client is not None and client.backlog:
+            self._exchange.pump(client, self._door.now_ns())
+
+    def _on_dropped(self, event: Dropped) -> None:
+        if self.client is not None and event.token is not None:
+            self._exchange.finished(self.client, event.token)
+
+    # -- subscriptions -------------------------------------------------------------------------------------------------
+
+    def _on_subscribed(self, event: Subscribed) -> None:
+        packet, client = event.packet, self.client
+        if client is None:
+            return
+        now_ns = self._door.now_ns()
+        identifiers = (packet.properties or {}).get("subscription_identifiers")
+        identifier = identifiers[0] if identifiers else 0
+        reasons: list[int] = []
+        for asked in packet.subscriptions:
+            if asked.topic_filter[0] == "$" and not asked.topic_filter.startswith("$share/"):
+                reasons.append(self._door.subscribe_special(self, asked, packet))
+            else:
+                reasons.append(self._exchange.subscribe(client, asked, identifier, now_ns))
+        if self.session.version != _V5:
+            reasons = [min(reason, 0x80) for reason in reasons]
+        self._exchange.then(partial(self._confirm_subscribe, packet.packet_id, reasons))
+
+    def _confirm_subscribe(self, packet_id: int, reasons: list[int]) -> None:
+        self.session.send_suback(packet_id, reasons)
+        if self.client is not None and self.client.backlog and self.client.link is self:
+            self._exchange.pump(self.client, self._door.now_ns())
+        self.touch()
+
+    def _on_unsubscribed(self, event: Unsubscribed) -> None:
+        packet, client = event.packet, self.client
+        if client is None:
+            return
+        reasons: list[int] = []
+        for topic_filter in packet.topic_filters:
+            if topic_filter[0] == "$" and not topic_filter.startswith("$share/"):
+                found = self._door.unsubscribe_special(self, topic_filter)
+            else:
+                found = self._exchange.unsubscribe(client, topic_filter)
+            reasons.append(Reason.SUCCESS if found else Reason.NO_SUBSCRIPTION_EXISTED)
+        self._exchange.then(partial(self._confirm_unsubscribe, packet.packet_id, reasons))
+
+    def _confirm_unsubscribe(self, packet_id: int, reasons: list[int]) -> None:
+        self.session.send_unsuback(packet_id, reasons)
+        self.touch()
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def _on_failed(self, event: Failed) -> None:
+        _log.debug("a client broke a rule", peer=self.peer, clause=event.clause, detail=event.detail)
+
+    def _on_disconnected(self, event: Disconnected) -> None:
+        client = self.client
+        if client is None:
+            return
+        self._door.ended(self, clean=event.cause is Cause.CLIENT)
+        self._exchange.disconnected(client, self, event, self._door.now_ns())
+        self._door.rearm()
+
+
+_V5: Final = 5
+_UNKNOWN_ROW: Final = errors.Row(500, 2, 0x80, 0)
+_HANDLERS: Final[dict[type, Callable[[MqttConnection, Any], None]]] = {
+    Connected: MqttConnection._on_connected,
+    Released: MqttConnection._on_released,
+    Recorded: MqttConnection._on_recorded,
+    Acked: MqttConnection._on_acked,
+    Dropped: MqttConnection._on_dropped,
+    Subscribed: MqttConnection._on_subscribed,
+    Unsubscribed: MqttConnection._on_unsubscribed,
+    Failed: MqttConnection._on_failed,
+    Disconnected: MqttConnection._on_disconnected,
+}
