@@ -65,6 +65,12 @@ def _row(columns: int, identity: bool) -> pa.DataType:
     return pa.struct([*fields, *_IDENTITY] if identity else fields)
 
 
+@lru_cache(maxsize=16)
+def _no_kinds(entries: int) -> pa.Array:
+    """As many zeros: every header is a str."""
+    return pa.Array.from_buffers(_UINT8, entries, [None, pa.py_buffer(bytes(entries))], 0)
+
+
 def record_batch(
     columns: int,
     count: int,
@@ -103,7 +109,6 @@ def record_batch(
         runs = block(found.header_offsets, 4 * count + 4)
         names = block(found.name_offsets, 4 * entries + 4)
         items = block(found.item_offsets, 4 * entries + 4)
-        kinds = memory.slice(found.kinds, entries) if columns & layout.KINDS else pa.py_buffer(bytes(entries))
         entry = from_buffers(
             _ENTRY,
             entries,
@@ -114,7 +119,10 @@ def record_batch(
                 from_buffers(_BINARY, entries, [None, items, memory.slice(found.items, found.values - found.items)], 0),
             ],
         )
-        kind = from_buffers(_UINT8, entries, [None, kinds], 0)
+        if columns & layout.KINDS:
+            kind = from_buffers(_UINT8, entries, [None, memory.slice(found.kinds, entries)], 0)
+        else:
+            kind = _no_kinds(entries)
         arrays.append(from_buffers(_MAP, count, [None, runs], 0, children=[entry]))
         arrays.append(from_buffers(_KINDS, count, [None, runs], 0, children=[kind]))
     if columns & layout.PRIORITY:
