@@ -11,6 +11,7 @@ the same snapshot; and a shard restored from one (the *twin*) brings about the s
 from __future__ import annotations
 
 import copy
+from bisect import bisect_left
 from collections.abc import Callable
 from random import Random
 from typing import Any, Final
@@ -51,11 +52,10 @@ class Memory(MemoryJournal):
 
     def lose_pending(self) -> None:
         """Forget what was appended and not committed."""
-        for position in [position for position in self._positions if position >= self._durable]:
-            del self._bodies[position]
-        self._positions = [position for position in self._positions if position < self._durable]
-        self._end = self._durable
-        self._next = self._end + 16
+        kept = bisect_left(self._positions, self._durable)
+        del self._positions[kept:], self._bodies[kept:]
+        self.end_position = self._durable
+        self._next = self.end_position + 16
 
 
 class World:

@@ -35,8 +35,8 @@ from headrace.delivery.commands import (
     Tick,
     Trim,
 )
-from headrace.delivery.decide import decide
-from headrace.delivery.evolve import evolve
+from headrace.delivery.decide import DECIDE, decide
+from headrace.delivery.evolve import FOLD, evolve, evolve_published
 from headrace.delivery.facts import (
     Acked,
     Assigned,
@@ -73,6 +73,7 @@ from headrace.delivery.facts import (
 )
 from headrace.delivery.facts import decode as decode_facts
 from headrace.delivery.facts import encode as encode_facts
+from headrace.delivery.facts import encode_alone as encode_facts_alone
 from headrace.delivery.members import share_credit
 from headrace.delivery.namespace import Bucket, Namespace
 from headrace.delivery.offsets import Span, runs, span_of
@@ -86,7 +87,9 @@ from headrace.delivery.ticking import undo_tick
 from headrace.delivery.topic import Group, Pause, Topic
 
 __all__ = [
+    "DECIDE",
     "FINAL",
+    "FOLD",
     "TRANSITIONS",
     "Acked",
     "Assigned",
@@ -170,7 +173,9 @@ __all__ = [
     "decide",
     "decode_facts",
     "encode_facts",
+    "encode_facts_alone",
     "evolve",
+    "evolve_published",
     "filtered_of",
     "mermaid",
     "next_state",

@@ -566,14 +566,18 @@ class Backlog:
 
     def settle(self, span: Span) -> None:
         """Leased messages reached a final state: mark them done and let the next of their keys go."""
-        add(self.done, span)
-        self.leased_count -= span.count
+        count = span.count
+        if count == 1:
+            self.done.add(span.first)
+        else:
+            add(self.done, span)
+        self.leased_count -= count
         if self.tries or self.rank:
             tries, rank = self.tries, self.rank
             for offset in span:
                 tries.pop(offset, None)
                 rank.pop(offset, None)
-        if self.keyed and self.indexed:
+        if self.keyed and self.keys and self.indexed:
             pop = self.keys.pop
             chains = self.chains
             for offset in span:

@@ -116,19 +116,19 @@ class DeleteGroup(msgspec.Struct):
     gid: int
 
 
-class Publish(msgspec.Struct):
+class Publish(msgspec.Struct, gc=False):
     pid: int
     batch: Batch
 
 
-class LeaseUpTo(msgspec.Struct):
+class LeaseUpTo(msgspec.Struct, gc=False):
     gid: int
     consumer: str
     most: int
     lease_ns: int | None = None
 
 
-class SettleMany(msgspec.Struct):
+class SettleMany(msgspec.Struct, gc=False):
     """Any mix; with ``publish`` or ``cancel`` it is all or nothing, without them each receipt stands for itself."""
 
     gid: int
@@ -141,7 +141,7 @@ class SettleMany(msgspec.Struct):
     cancel: Sequence[tuple[int, Span]] = ()
 
 
-class Tick(msgspec.Struct):
+class Tick(msgspec.Struct, gc=False):
     """Do what is due, up to ``most`` things; without ``bury`` whoever would die stays leased (a disk is full)."""
 
     most: int
@@ -310,7 +310,7 @@ class SettleDone(msgspec.Struct, frozen=True, gc=False):
     cancelled: int = 0
 
 
-class Outcome(msgspec.Struct):
+class Outcome(msgspec.Struct, gc=False):
     """What a command brings about. ``facts`` and ``batches`` go into one frame; ``deaths`` must be buried in the same
     frame. Before it can be decided a command may want to know: ``needs``, the contents of messages; ``needs_columns``,
     the keys of a stretch (pid, first, end) that was let go of; ``needs_scan``, what of stretches a filter keeps out."""

@@ -18,9 +18,9 @@ from headrace.delivery.settling import decide_settle
 from headrace.delivery.state import State
 from headrace.delivery.ticking import decide_tick
 
-__all__ = ["decide"]
+__all__ = ["DECIDE", "decide"]
 
-_DECIDE: Final[dict[type[Any], Callable[[State, Any, int], c.Outcome]]] = {
+DECIDE: Final[dict[type[Any], Callable[[State, Any, int], c.Outcome]]] = {
     c.Publish: decide_publish,
     c.LeaseUpTo: decide_lease,
     c.SettleMany: decide_settle,
@@ -33,4 +33,4 @@ _DECIDE: Final[dict[type[Any], Callable[[State, Any, int], c.Outcome]]] = {
 
 def decide(state: State, command: c.Command, now_ns: int) -> c.Outcome:
     """The outcome of one command at ``now_ns``."""
-    return _DECIDE[type(command)](state, command, now_ns)
+    return DECIDE[type(command)](state, command, now_ns)

@@ -270,15 +270,12 @@ def _moved(state: State, fact: f.Moved) -> None:
 def _leased(state: State, fact: f.Leased) -> None:
     group = state.groups[fact.gid]
     backlog = group.backlogs[fact.pid]
-    span = Span(fact.first, fact.count) if not fact.bits else fact.span()
+    lease_id, count, at_ns = fact.lease_id, fact.count, fact.at_ns
+    span = fact.span() if fact.bits else Span(fact.first, count)
     backlog.take(span, fact.lane)
-    lease = Lease(
-        backlog, fact.lease_id, fact.consumer, span.first, span.count, span.bits, fact.at_ns, fact.deadline_ns
-    )
-    backlog.leases[fact.lease_id] = lease
-    state.leases[fact.lease_id] = lease
+    lease = Lease(backlog, lease_id, fact.consumer, span.first, count, span.bits, at_ns, fact.deadline_ns)
+    backlog.leases[lease_id] = state.leases[lease_id] = lease
     state.watch(lease)
-    count = fact.count
     backlog.leased_count += count
     group.delivered += count
     if backlog.tries:
@@ -287,15 +284,15 @@ def _leased(state: State, fact: f.Leased) -> None:
             known = tries.get(offset)
             if known is not None:
                 known.attempts += 1
-                known.last_ns = fact.at_ns
+                known.last_ns = at_ns
                 known.consumer = fact.consumer
                 group.redelivered += 1
     if group.policy.rate or group.topic.space.settings.rate:
-        group.spend(count, fact.at_ns)
-    if fact.lease_id >= state.next_lease_id:
-        state.next_lease_id = fact.lease_id + 1
-    if fact.at_ns > state.now_ns:
-        state.now_ns = fact.at_ns
+        group.spend(count, at_ns)
+    if lease_id >= state.next_lease_id:
+        state.next_lease_id = lease_id + 1
+    if at_ns > state.now_ns:
+        state.now_ns = at_ns
 
 
 def _leave_lease(state: State, backlog: Backlog, lease_id: int, span: Span) -> Lease:
@@ -311,11 +308,18 @@ def _leave_lease(state: State, backlog: Backlog, lease_id: int, span: Span) -> L
 
 
 def _acked(state: State, fact: f.Acked) -> None:
-    backlog = state.leases[fact.lease_id].backlog
-    span = Span(fact.first, fact.count) if not fact.bits else fact.span()
-    _leave_lease(state, backlog, fact.lease_id, span)
+    lease_id, count = fact.lease_id, fact.count
+    lease = state.leases[lease_id]
+    backlog = lease.backlog
+    span = fact.span() if fact.bits else Span(fact.first, count)
+    if count == lease.count:  # nearly always: a lease is acked as a whole
+        del state.leases[lease_id]
+        del backlog.leases[lease_id]
+        state.unwatch(lease)
+    else:
+        _leave_lease(state, backlog, lease_id, span)
     backlog.settle(span)
-    backlog.acked_count += span.count
+    backlog.acked_count += count
     if fact.at_ns > state.now_ns:
         state.now_ns = fact.at_ns
 

@@ -56,6 +56,7 @@ __all__ = [
     "Trimmed",
     "decode",
     "encode",
+    "encode_alone",
 ]
 
 
@@ -396,17 +397,22 @@ Fact: TypeAlias = (
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(list[Fact]).decode
+_LENGTHS: Final = [size.to_bytes(4, "little") for size in range(512)]
 
 
 def encode(facts: Sequence[Fact], batches: Sequence[Batch]) -> list[Any]:
     """The buffers of one frame's body."""
-    head = _encode(facts)
-    if not batches:
-        return [len(head).to_bytes(4, "little") + head]
-    buffers: list[Any] = [len(head).to_bytes(4, "little") + head]
+    buffers: list[Any] = [encode_alone(facts)]
     for batch in batches:
         buffers += batch.buffers()
     return buffers
+
+
+def encode_alone(facts: Sequence[Fact]) -> bytes:
+    """A frame's body without batches, as one buffer."""
+    head = _encode(facts)
+    size = len(head)
+    return (_LENGTHS[size] if size < 512 else size.to_bytes(4, "little")) + head
 
 
 def decode(body: memoryview | bytes) -> tuple[list[Fact], list[Batch]]:

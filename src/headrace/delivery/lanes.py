@@ -19,7 +19,7 @@ from operator import lt
 
 from pyroaring import BitMap64
 
-from headrace.delivery.offsets import EMPTY, Span, span_of, subtract
+from headrace.delivery.offsets import EMPTY, Span, span_of
 
 __all__ = ["Lane"]
 
@@ -86,10 +86,10 @@ class Lane:
         """The next ``most`` messages, left where they are; and their order, where it is not that of offsets."""
         main = self.main
         if not self.front and not self.late:
-            if not main:
-                return EMPTY, ()
             first = self._hint
             if first not in main:
+                if not main:
+                    return EMPTY, ()
                 first = self._hint = main.next_set_bit(first)
             if most == 1 or main.contains_range(first, first + most):
                 return Span(first, most), ()
@@ -168,9 +168,16 @@ class Lane:
         if self.front or self.late:
             self.remove(span)
             return
-        subtract(self.main, span)
-        if span.first == self._hint and span.bits is None:
-            self._hint += span.count
+        if span.bits is None:
+            first, count = span.first, span.count
+            if count == 1:
+                self.main.discard(first)
+            else:
+                self.main.remove_range(first, first + count)
+            if first == self._hint:
+                self._hint = first + count
+        else:
+            self.main -= span.bits
 
     def _settle_late(self) -> None:
         late, here = self.late, self.late_set

@@ -14,7 +14,8 @@ from headrace.delivery.backlog import Backlog
 from headrace.delivery.commands import Grant, LeaseUpTo, Outcome, refuse
 from headrace.delivery.lanes import Lane
 from headrace.delivery.members import assignment, heard_of
-from headrace.delivery.offsets import Span
+from headrace.delivery.offsets import EMPTY, Span
+from headrace.delivery.partition import NORMAL
 from headrace.delivery.state import MS_NS, State
 from headrace.delivery.topic import Group
 from headrace.errors import InvalidArgument, UnknownGroup
@@ -81,23 +82,35 @@ def decide_lease(state: State, command: LeaseUpTo, now_ns: int) -> Outcome:
 def _lease_plain(state: State, group: Group, command: LeaseUpTo, now_ns: int, deadline_ns: int) -> Outcome:
     """One partition and nothing in the way: what most groups are."""
     (backlog,) = group.backlogs.values()
-    most = min(command.most, LEASE_MESSAGES_MAX, group.policy.max_in_flight - backlog.leased_count)
+    most = group.policy.max_in_flight - backlog.leased_count
+    if command.most < most:
+        most = command.most
+    if most > LEASE_MESSAGES_MAX:
+        most = LEASE_MESSAGES_MAX
     if most <= 0:
         return Outcome([], [])
     if not backlog.indexed or backlog.fresh:
         missing = _look(backlog, most)
         if missing is not None:
             return Outcome([], None, needs_columns=missing)
+    consumer, lease_id = command.consumer, state.next_lease_id
+    first_after = backlog.partition.first_after
+    if not backlog.partition.mixed:
+        lane = backlog.lanes[NORMAL]
+        span, order = (EMPTY, ()) if lane is None else lane.peek(most, first_after)
+        if not span.count:
+            return Outcome([], [])
+        fact, grant = _granted(backlog, span, order, NORMAL, lease_id, consumer, now_ns, deadline_ns)
+        return Outcome([fact], [grant])
     facts: list[f.Fact] = []
     grants: list[Grant] = []
-    lease_id = state.next_lease_id
     for number, lane in enumerate(backlog.lanes):
         if lane is None:
             continue
-        span, order = lane.peek(most, backlog.partition.first_after)
+        span, order = lane.peek(most, first_after)
         if not span.count:
             continue
-        fact, grant = _granted(backlog, span, order, number, lease_id, command.consumer, now_ns, deadline_ns)
+        fact, grant = _granted(backlog, span, order, number, lease_id, consumer, now_ns, deadline_ns)
         facts.append(fact)
         grants.append(grant)
         most -= span.count

@@ -30,6 +30,7 @@ class Policy(msgspec.Struct, frozen=True):
     rate: float
     concurrency: int
     push: Push
+    frees: bool  # a settled message may let another one go: the next of its key, one that a limit held back
     plain: bool  # any ready message may go to any consumer, and no limit but max_in_flight stands in the way
 
     @property
@@ -60,6 +61,7 @@ def policy_of(topic: TopicConfig, topic_name: str, group: GroupConfig) -> Policy
         rate=group.rate,
         concurrency=group.concurrency,
         push=own.push,
+        frees=own.ordering != "none" or bool(group.concurrency),
         plain=own.ordering in ("none", "key")
         and not (own.aging_ns or group.auto_ack or group.rate or group.concurrency),
     )

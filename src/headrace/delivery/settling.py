@@ -34,8 +34,9 @@ def decide_settle(state: State, command: SettleMany, now_ns: int) -> Outcome:
     group = state.groups.get(command.gid)
     if group is None:
         return refuse(UnknownGroup(f"group {command.gid} is not of this shard"))
-    others = command.nack or command.reject or command.release or command.extend or command.publish or command.cancel
-    if len(command.ack) == 1 and not others:
+    if len(command.ack) == 1 and not (
+        command.nack or command.reject or command.release or command.extend or command.publish or command.cancel
+    ):
         simple = _ack_one(state, group, command.ack[0], now_ns)
         if simple is not None:
             return simple

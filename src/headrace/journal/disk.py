@@ -115,7 +115,7 @@ class DiskJournal:
             for found in recovered.files
         ]
         self._firsts = [file.first_position for file in self._files]
-        self._end = recovered.end_position
+        self.end_position = recovered.end_position
         self._file_end = self._firsts[-1] + self._files[-1].size_bytes if self._files else 0
         self._pending: list[Segment] = []
         self._writing: list[Segment] = []
@@ -128,7 +128,7 @@ class DiskJournal:
         self._closed = False
         self.stats = JournalStats()
         self._room = Room(files, directory, file_size_bytes, self.stats)
-        self._commit = GroupCommit(self._run_round, self._end)
+        self._commit = GroupCommit(self._run_round, self.end_position)
 
     @classmethod
     def open(
@@ -178,10 +178,6 @@ class DiskJournal:
         return self._directory
 
     @property
-    def end_position(self) -> int:
-        return self._end
-
-    @property
     def durable_position(self) -> int:
         return self._commit.durable_position
 
@@ -203,7 +199,7 @@ class DiskJournal:
             body = b"".join(pieces)
         size = len(body)
         with self._lock:
-            position = self._end
+            position = self.end_position
             after = position + size + FRAME_OVERHEAD_BYTES
             if after > (self._reserve_limit if reserve else self._plain_limit):
                 position = self._make_room(size + FRAME_OVERHEAD_BYTES, reserve=reserve)
@@ -211,7 +207,7 @@ class DiskJournal:
             record = FRAME_HEAD.pack(position | kind << KIND_SHIFT, size) + body
             self._parts.append(record + extend(self._seed, record).to_bytes(4, "little"))
             self._positions.append(position)
-            self._end = after
+            self.end_position = after
         return position
 
     def append_many(self, frames: Sequence[tuple[int, bytes]], *, reserve: bool = False) -> list[int]:
@@ -224,7 +220,7 @@ class DiskJournal:
             if len(body) > JOURNAL_COPY_BYTES_MAX:
                 return [self.append(kind, body, reserve=reserve) for kind, body in frames]
         with self._lock:
-            position = self._end
+            position = self.end_position
             limit = self._reserve_limit if reserve else self._plain_limit
             for kind, body in frames:
                 size = len(body)
@@ -237,7 +233,7 @@ class DiskJournal:
                 self._parts.append(record + extend(seed, record).to_bytes(4, "little"))
                 self._positions.append(position)
                 positions.append(position)
-                self._end = position = after
+                self.end_position = position = after
         return positions
 
     def _append_large(self, kind: int, pieces: list[bytes], *, reserve: bool) -> int:
@@ -245,12 +241,12 @@ class DiskJournal:
         if size > JOURNAL_FRAME_BYTES_MAX:
             raise PayloadTooLarge(f"a frame of {size} bytes is larger than {JOURNAL_FRAME_BYTES_MAX}")
         with self._lock:
-            position = self._end
+            position = self.end_position
             if position + size + FRAME_OVERHEAD_BYTES > (self._reserve_limit if reserve else self._plain_limit):
                 position = self._make_room(size + FRAME_OVERHEAD_BYTES, reserve=reserve)
             self._parts.append(encode_large_frame(self._seed, position, kind, pieces, size))
             self._positions.append(position)
-            self._end = position + size + FRAME_OVERHEAD_BYTES
+            self.end_position = position + size + FRAME_OVERHEAD_BYTES
         return position
 
     def _make_room(self, frame_bytes: int, *, reserve: bool) -> int:
@@ -259,7 +255,7 @@ class DiskJournal:
         if not self._room.spares and not reserve:
             # The reserve was used up: settlements alone go on until it is whole again.
             self._certain(self._room.add_spare)
-        position = self._end
+        position = self.end_position
         segment = self._segment
         if position + frame_bytes + (0 if segment is not None else COMMIT_BYTES) > self._file_end:
             return self._next_file(frame_bytes, reserve=reserve)
@@ -272,7 +268,7 @@ class DiskJournal:
     def _next_file(self, frame_bytes: int, *, reserve: bool) -> int:
         """Begin the next file with the header, a commit record, and room for a frame of this size."""
         need = FILE_HEADER_BYTES + COMMIT_BYTES + frame_bytes
-        first_position = self._end
+        first_position = self.end_position
         if first_position + need > JOURNAL_POSITION_MAX:
             raise StorageFailed(f"{self._directory} has reached the last position, {JOURNAL_POSITION_MAX}")
         file = self._certain(lambda: self._room.take(need, reserve=reserve))
@@ -321,24 +317,24 @@ class DiskJournal:
     def commit(self) -> int:
         """Make everything appended so far durable, and return the durable position."""
         self._raise_if_stopped()
-        self._commit.wait(self._end)
+        self._commit.wait(self.end_position)
         return self._commit.durable_position
 
     def wait_durable(self, position: int, timeout: float | None = None) -> None:
         """Return when the position is durable; any number of threads share one sync."""
-        if position > self._end:
-            raise InvalidArgument(f"position {position} was never appended; the journal ends at {self._end}")
+        if position > self.end_position:
+            raise InvalidArgument(f"position {position} was never appended; the journal ends at {self.end_position}")
         self._commit.wait(position, timeout)
 
     async def durable(self, position: int) -> None:
         """The same for tasks, without blocking the event loop."""
-        if position > self._end:
-            raise InvalidArgument(f"position {position} was never appended; the journal ends at {self._end}")
+        if position > self.end_position:
+            raise InvalidArgument(f"position {position} was never appended; the journal ends at {self.end_position}")
         await self._commit.durable(position)
 
     def commit_soon(self) -> None:
         """Have the commit thread make durable what was appended."""
-        self._commit.soon(self._end)
+        self._commit.soon(self.end_position)
 
     def on_durable(self, callback: Callable[[int, HeadraceError | None], None]) -> None:
         """Call back, in the committing thread, after each commit and when the journal fails."""
@@ -353,7 +349,7 @@ class DiskJournal:
             self._writing = segments
             self._segment = None
             self._plain_limit = self._reserve_limit = -1
-            end = self._end
+            end = self.end_position
         if not segments:
             return end
         try:
@@ -419,9 +415,9 @@ class DiskJournal:
                 return Frame(position, FRAME_HEAD.unpack_from(record)[0] >> KIND_SHIFT, record[12:-4])
         with self._read_lock:
             at = bisect_right(self._firsts, position) - 1
-            if at < 0 or position >= self._end:
+            if at < 0 or position >= self.end_position:
                 raise InvalidArgument(
-                    f"no frame begins at position {position}; the journal holds {self._oldest} to {self._end}"
+                    f"no frame begins at position {position}; the journal holds {self._oldest} to {self.end_position}"
                 )
             file = self._files[at]
         return self._read_record(file, position)
@@ -537,7 +533,7 @@ class DiskJournal:
         try:
             if self._failure is None:
                 self.commit()
-                end = self._end
+                end = self.end_position
                 write_all(self._io, self._mark_handle, [encode_mark(self._identity, Mark(end, clean=True))], 0)
                 self._io.sync_data(self._mark_handle)
         except OSError as error:

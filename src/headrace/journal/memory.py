@@ -36,29 +36,25 @@ class MemoryJournal:
         "_callbacks",
         "_closed",
         "_durable",
-        "_end",
         "_first",
         "_next",
         "_positions",
         "_snapshot",
+        "end_position",
         "stats",
     )
 
     def __init__(self) -> None:
         self._positions: list[int] = []
-        self._bodies: dict[int, tuple[int, bytes]] = {}
+        self._bodies: list[tuple[int, bytes]] = []
         self._first = 0
-        self._end = 0
+        self.end_position = 0
         self._next = COMMIT_BYTES
         self._durable = 0
         self._snapshot: tuple[int, bytes] | None = None
         self._callbacks: list[Callable[[int, HeadraceError | None], None]] = []
         self._closed = False
         self.stats = JournalStats()
-
-    @property
-    def end_position(self) -> int:
-        return self._end
 
     @property
     def durable_position(self) -> int:
@@ -77,9 +73,9 @@ class MemoryJournal:
         if type(body) is not bytes:
             body = bytes(body)
         position = self._next
-        self._bodies[position] = (kind, body)
         self._positions.append(position)
-        self._next = self._end = position + FRAME_OVERHEAD_BYTES + len(body)
+        self._bodies.append((kind, body))
+        self._next = self.end_position = position + FRAME_OVERHEAD_BYTES + len(body)
         self.stats.frames += 1
         return position
 
@@ -90,7 +86,7 @@ class MemoryJournal:
     def commit(self) -> int:
         if self._closed:
             raise Closed("the journal is closed")
-        end = self._end
+        end = self.end_position
         if end != self._durable:
             stats = self.stats
             stats.commits += 1
@@ -104,8 +100,10 @@ class MemoryJournal:
 
     def wait_durable(self, position: int, timeout: float | None = None) -> None:
         if position > self._durable:
-            if position > self._end:
-                raise InvalidArgument(f"position {position} was never appended; the journal ends at {self._end}")
+            if position > self.end_position:
+                raise InvalidArgument(
+                    f"position {position} was never appended; the journal ends at {self.end_position}"
+                )
             self.commit()
 
     async def durable(self, position: int) -> None:
@@ -124,32 +122,30 @@ class MemoryJournal:
         return self._frames(start, self._durable)
 
     def _frames(self, start: int, stop: int) -> Iterator[Frame]:
-        at = bisect_left(self._positions, start)
-        for position in self._positions[at : bisect_left(self._positions, stop)]:
-            kind, body = self._bodies[position]
+        first, end = bisect_left(self._positions, start), bisect_left(self._positions, stop)
+        for position, (kind, body) in zip(self._positions[first:end], self._bodies[first:end], strict=True):
             yield Frame(position, kind, body)
 
     def read_frame(self, position: int) -> Frame:
-        try:
-            kind, body = self._bodies[position]
-        except KeyError:
+        at = bisect_left(self._positions, position)
+        if at == len(self._positions) or self._positions[at] != position:
             raise InvalidArgument(
-                f"no frame begins at position {position}; the journal holds {self._first} to {self._end}"
-            ) from None
+                f"no frame begins at position {position}; the journal holds {self._first} to {self.end_position}"
+            )
+        kind, body = self._bodies[at]
         return Frame(position, kind, body)
 
     def truncate_before(self, position: int) -> None:
         if position > self._durable:
             raise InvalidArgument(f"position {position} is not durable; durable is {self._durable}")
         at = bisect_left(self._positions, position)
-        for old in self._positions[:at]:
-            del self._bodies[old]
+        del self._bodies[:at]
         del self._positions[:at]
         self._first = max(self._first, position)
 
     def save_snapshot(self, position: int, *buffers: bytes | memoryview) -> None:
-        if position > self._end:
-            raise InvalidArgument(f"position {position} was never appended; the journal ends at {self._end}")
+        if position > self.end_position:
+            raise InvalidArgument(f"position {position} was never appended; the journal ends at {self.end_position}")
         self.wait_durable(position)
         self._snapshot = (position, b"".join(buffers))
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
@@ -21,12 +22,15 @@ from headrace import delivery as d
 from headrace.batch import Batch, MessageView
 from headrace.clock import Clock
 from headrace.delivery import (
+    DECIDE,
+    FOLD,
     Group,
     Partition,
+    Published,
     ShardState,
     Span,
     decide,
-    evolve,
+    evolve_published,
     filtered_of,
     restore,
     snapshot,
@@ -51,6 +55,10 @@ class Done(NamedTuple):
 
     reply: Any
     position: int
+
+
+_done: Final = cast("Callable[[tuple[Any, int]], Done]", partial(tuple.__new__, Done))
+"""``Done(reply, position)`` from a pair: a named tuple's own constructor costs as much as a decision."""
 
 
 class SteadyClock:
@@ -174,14 +182,13 @@ class Core:
         replies: list[Any] = []
         done: list[Done] = []
         for command in commands:
-            outcome = decide(state, command, now_ns)
+            outcome = DECIDE[type(command)](state, command, now_ns)
             if outcome.batches or outcome.deaths or outcome.needs or outcome.needs_columns or outcome.needs_scan:
                 done += self._append_gathered(facts, replies)
                 facts, replies = [], []
                 done.append(self._apply(command, now_ns))
                 continue
-            for fact in outcome.facts:
-                self._fold_one(fact)
+            self._fold(outcome.facts, (), 0)
             facts += outcome.facts
             replies.append(outcome.reply)
         return done + self._append_gathered(facts, replies)
@@ -192,18 +199,42 @@ class Core:
         journal = self.journal
         if facts:
             try:
-                position = journal.append(FACTS, *d.encode_facts(facts, ()), reserve=True)
+                position = journal.append(FACTS, d.encode_facts_alone(facts), reserve=True)
             except HeadraceError as error:
                 raise StorageFailed(f"settlements could not be written: {error.message}") from error
             self.recent.note(facts, (), position)
             if self.observer is not None:
                 self.observer(facts, (), position)
         end = journal.end_position
-        return [Done(reply, end) for reply in replies]
+        return [_done((reply, end)) for reply in replies]
 
     def _apply(self, command: d.Command, now_ns: int) -> Done:
         state, journal = self.state, self.journal
-        outcome = decide(state, command, now_ns)
+        outcome = DECIDE[type(command)](state, command, now_ns)
+        if outcome.batches or outcome.deaths or outcome.needs or outcome.needs_columns or outcome.needs_scan:
+            return self._apply_more(command, outcome, now_ns)
+        facts = outcome.facts
+        if not facts:
+            # The reply may rest on what was appended a moment ago (a duplicate's first copy).
+            return _done((outcome.reply, journal.end_position if outcome.reply else 0))
+        try:
+            position = journal.append(FACTS, d.encode_facts_alone(facts), reserve=type(command) not in _PUBLISHERS)
+        except HeadraceError as error:
+            if error.code != "storage_full":
+                raise
+            return Done(error, 0)
+        for fact in facts:
+            kind = type(fact)
+            FOLD[kind](state, fact)
+            if kind in _AFTER:
+                _AFTER[kind](self, fact)
+        if self.observer is not None:
+            self.observer(facts, (), position)
+        return _done((outcome.reply, journal.end_position))
+
+    def _apply_more(self, command: d.Command, outcome: d.Outcome, now_ns: int) -> Done:
+        """What brings batches with it, or cannot be decided from the state alone."""
+        state, journal = self.state, self.journal
         while outcome.needs or outcome.needs_columns is not None or outcome.needs_scan:
             self._fetch_for(command, outcome)
             outcome = decide(state, command, now_ns)
@@ -216,7 +247,6 @@ class Core:
             facts = [*facts, *burial.facts]
             batches = [*batches, *burial.batches]
         if not facts:
-            # The reply may rest on what was appended a moment ago (a duplicate's first copy).
             return Done(outcome.reply, journal.end_position if outcome.reply else 0)
         try:
             position = journal.append(FACTS, *d.encode_facts(facts, batches), reserve=type(command) not in _PUBLISHERS)
@@ -233,25 +263,22 @@ class Core:
         return Done(outcome.reply, journal.end_position)
 
     def _fold(self, facts: Sequence[d.Fact], batches: Sequence[Batch], position: int, *, live: bool = True) -> None:
-        number = 0
+        state, number = self.state, 0
         for fact in facts:
-            if type(fact) is d.Published:
+            if type(fact) is Published:
                 self._fold_published(fact, batches[number], position, live=live)
                 number += 1
-            else:
-                self._fold_one(fact)
+                continue
+            kind = type(fact)
+            FOLD[kind](state, fact)
+            if kind in _AFTER:
+                _AFTER[kind](self, fact)
 
     def _fold_published(self, fact: d.Published, batch: Batch, position: int, *, live: bool) -> None:
-        evolve(self.state, fact, batch)
+        evolve_published(self.state, fact, batch)
         self.log(fact.pid).append(batch, position, keep=live)
         if live:
             self.woken.update([group.gid for group in self.state.partitions[fact.pid].topic.groups.values()])
-
-    def _fold_one(self, fact: d.Fact) -> None:
-        evolve(self.state, fact)
-        after = _AFTER.get(type(fact))
-        if after is not None:
-            after(self, fact)
 
     def _wake_group(self, fact: Any) -> None:
         self.woken.add(fact.gid)
@@ -263,13 +290,10 @@ class Core:
         """An ack can let something else go: the next of a key, room under a limit."""
         group = self.state.groups[fact.gid]
         policy = group.policy
-        if group.topic.space.settings.concurrency:
-            self.woken.update([other.gid for other in group.topic.space.groups()])
-        if (
-            policy.ordering != "none"
-            or policy.concurrency
-            or group.backlogs[fact.pid].leased_count + fact.count >= policy.max_in_flight
-        ):
+        space = group.topic.space
+        if space.settings.concurrency:
+            self.woken.update([other.gid for other in space.groups()])
+        if policy.frees or group.backlogs[fact.pid].leased_count + fact.count >= policy.max_in_flight:
             self.woken.add(fact.gid)
 
     def _trim_log(self, fact: d.Trimmed) -> None:
@@ -408,8 +432,8 @@ class Core:
         return sum(abs(backlog.drift()) for backlog in self.state.backlogs())
 
 
-def _published(facts: Sequence[d.Fact]) -> Iterator[d.Published]:
-    return (fact for fact in facts if type(fact) is d.Published)
+def _published(facts: Sequence[d.Fact]) -> Iterator[Published]:
+    return (fact for fact in facts if type(fact) is Published)
 
 
 # What else is to be done when a fact is folded: say whose messages may have become ready, keep the logs in step.
