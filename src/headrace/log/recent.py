@@ -12,28 +12,52 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from headrace.batch import Batch
-from headrace.delivery import BackoffEnded, Died, Due, Fact, Published
+from headrace.delivery import (
+    Acked,
+    BackoffEnded,
+    Died,
+    Due,
+    Expired,
+    Extended,
+    Fact,
+    Leased,
+    Published,
+    Released,
+    Retried,
+)
 from headrace.limits import RECENT_BLOCK_BYTES, RECENT_STRETCHES_MAX
 
 __all__ = ["RecentFacts"]
 
 _WIDTH_BITS: Final = 10
 _PARTITION_BITS: Final = 52
+_RUNS: Final = frozenset((Leased, Acked, Retried, Released, Extended, Expired))
+"""Facts about offsets of one partition, what most of a journal is made of."""
 
 
 class RecentFacts:
-    __slots__ = ("_blocks", "_kept", "_open", "_start")
+    __slots__ = ("_blocks", "_full_at", "_kept", "_open", "_start", "_waiting")
 
     def __init__(self, position: int = 0) -> None:
         self._blocks: deque[tuple[int, int, set[int] | None]] = deque()  # start, end, stretches
         self._open: set[int] = set()
-        self._start = position
+        self._waiting: list[Fact] = []  # of the open block, not looked at yet
+        self._begin(position)
         self._kept = 0
+
+    def note_alone(self, facts: Sequence[Fact], position: int) -> None:
+        """Take in facts that brought no batches; they are looked at when their block is full, or when somebody asks."""
+        if position >= self._full_at:
+            self._close(position)
+        self._waiting += facts
 
     def note(self, facts: Sequence[Fact], batches: Sequence[Batch], position: int) -> None:
         """Take in the facts of the frame at a position."""
-        if position - self._start >= RECENT_BLOCK_BYTES:
+        if position >= self._full_at:
             self._close(position)
+        self._index(facts, batches)
+
+    def _index(self, facts: Sequence[Fact], batches: Sequence[Batch]) -> None:
         stretches = self._open
         number = 0
         for fact in facts:
@@ -68,11 +92,31 @@ class RecentFacts:
             if high != low:
                 stretches.update(range(pid << _PARTITION_BITS | low + 1, (pid << _PARTITION_BITS | high) + 1))
 
+    def _begin(self, position: int) -> None:
+        self._start = position
+        self._full_at = position + RECENT_BLOCK_BYTES
+
+    def _look(self) -> None:
+        """At what waited."""
+        waiting, self._waiting = self._waiting, []
+        rest = []
+        add = self._open.add
+        for fact in waiting:
+            if type(fact) in _RUNS and not fact.bits:  # type: ignore[union-attr]
+                low = fact.first >> _WIDTH_BITS  # type: ignore[union-attr]
+                if (fact.first + fact.count - 1) >> _WIDTH_BITS == low:  # type: ignore[union-attr]
+                    add(fact.pid << _PARTITION_BITS | low)  # type: ignore[union-attr]
+                    continue
+            rest.append(fact)
+        if rest:
+            self._index(rest, ())
+
     def _close(self, position: int) -> None:
+        self._look()
         self._blocks.append((self._start, position, self._open))
         self._kept += len(self._open)
         self._open = set()
-        self._start = position
+        self._begin(position)
         if self._kept > RECENT_STRETCHES_MAX:
             for i, (start, end, stretches) in enumerate(self._blocks):
                 if stretches is not None:
@@ -85,10 +129,11 @@ class RecentFacts:
         """Facts from ``start`` on were not looked at; the first one noted will be at ``end`` or after."""
         if end > start:
             self._blocks.append((start, end, None))
-        self._start = end
+        self._begin(end)
 
     def blocks(self, pid: int, offset: int) -> Iterator[tuple[int, int]]:
         """(start, end) of the journal's blocks that may speak of a message; the end of the last one is open (-1)."""
+        self._look()
         wanted = pid << _PARTITION_BITS | offset >> _WIDTH_BITS
         for start, end, stretches in self._blocks:
             if stretches is None or wanted in stretches:

@@ -202,7 +202,7 @@ class Core:
                 position = journal.append(FACTS, d.encode_facts_alone(facts), reserve=True)
             except HeadraceError as error:
                 raise StorageFailed(f"settlements could not be written: {error.message}") from error
-            self.recent.note(facts, (), position)
+            self.recent.note_alone(facts, position)
             if self.observer is not None:
                 self.observer(facts, (), position)
         end = journal.end_position
@@ -220,14 +220,13 @@ class Core:
         try:
             position = journal.append(FACTS, d.encode_facts_alone(facts), reserve=type(command) not in _PUBLISHERS)
         except HeadraceError as error:
-            if error.code != "storage_full":
-                raise
-            return Done(error, 0)
+            return self._refused(command, outcome, now_ns, error)
         for fact in facts:
             kind = type(fact)
             FOLD[kind](state, fact)
             if kind in _AFTER:
                 _AFTER[kind](self, fact)
+        self.recent.note_alone(facts, position)
         if self.observer is not None:
             self.observer(facts, (), position)
         return _done((outcome.reply, journal.end_position))
@@ -251,16 +250,20 @@ class Core:
         try:
             position = journal.append(FACTS, *d.encode_facts(facts, batches), reserve=type(command) not in _PUBLISHERS)
         except HeadraceError as error:
-            if error.code != "storage_full":
-                raise
-            if type(command) is d.Tick:
-                d.undo_tick(state, outcome, now_ns)
-            return Done(error, 0)
+            return self._refused(command, outcome, now_ns, error)
         self._fold(facts, batches, position)
         self.recent.note(facts, batches, position)
         if self.observer is not None:
             self.observer(facts, batches, position)
         return Done(outcome.reply, journal.end_position)
+
+    def _refused(self, command: d.Command, outcome: d.Outcome, now_ns: int, error: HeadraceError) -> Done:
+        """The journal did not take it: a full disk is an answer, anything else is the end of this memory."""
+        if error.code != "storage_full":
+            raise error
+        if type(command) is d.Tick:
+            d.undo_tick(self.state, outcome, now_ns)
+        return Done(error, 0)
 
     def _fold(self, facts: Sequence[d.Fact], batches: Sequence[Batch], position: int, *, live: bool = True) -> None:
         state, number = self.state, 0
