@@ -181,7 +181,8 @@ class Administration:
         return Done({"dropped": dropped}, position)
 
     def namespace_list(self) -> Done:
-        return Done(sorted({"default", *(topic.namespace for topic in self._topics(None))}), 0)
+        spaces = (topic.namespace for topic in self._topics(None))
+        return Done(sorted({"default", *self.core.state.namespaces, *spaces}), 0)
 
     def namespace_show(self, namespace: str = "default") -> Done:
         """What a namespace may use, and uses."""

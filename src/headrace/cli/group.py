@@ -8,7 +8,7 @@ import click
 
 from headrace.cli.output import count
 from headrace.cli.place import Place, located
-from headrace.cli.topic import GROUP_COLUMNS, agreed, given_settings
+from headrace.cli.topic import GROUP_COLUMNS, agreed, flat, given_settings
 from headrace.cli.values import MOMENT, PLACE, ParamType, by_partition, from_epoch, name_of_user
 from headrace.names import DEFAULT_GROUP
 
@@ -156,8 +156,10 @@ def config(place: Place, topic: str, name: str, settings: tuple[str, ...]) -> No
     if place.output.json:
         place.output.value(info["settings"])
         return
-    for line in _settings(info["settings"]) or ["nothing of its own: all as the topic has it"]:
-        place.output.line(line)
+    for key, value in flat(info["settings"]):
+        place.output.line(f"{key} = {value}")
+    if not info["settings"]:
+        place.output.line("nothing of its own: all as the topic has it")
 
 
 @group.command()
@@ -208,12 +210,5 @@ def _show(place: Place, info: Any) -> None:
         out.line(f"oldest unsettled: published {from_epoch(info['oldest_unsettled_ns'])}")
     if info["consumers"]:
         out.line("consumers " + ", ".join(info["consumers"]))
-    for line in _settings(info["settings"]):
-        out.line(line)
-
-
-def _settings(settings: Any, prefix: str = "") -> list[str]:
-    lines: list[str] = []
-    for key, value in settings.items():
-        lines += _settings(value, f"{prefix}{key}.") if isinstance(value, dict) else [f"{prefix}{key} = {value}"]
-    return lines
+    for key, value in flat(info["settings"]):
+        out.line(f"{key} = {value}")

@@ -16,14 +16,13 @@ import msgspec
 
 from headrace.cli.values import from_epoch
 from headrace.clock import SystemClock
-from headrace.config import format_duration
 from headrace.limits import SECOND_NS
 
-__all__ = ["Output", "Progress", "ago", "count", "displayed", "encode_json", "plain", "size"]
+__all__ = ["Output", "Progress", "ago", "count", "displayed", "encode_json", "plain", "size", "span_text"]
 
 encode_json: Final = msgspec.json.Encoder(decimal_format="string").encode
-_INSTANT_NS_MIN: Final = 10**17
-"""Nanoseconds since 1970 in 1973: what is below is a span, what is above a moment."""
+_SPANS: Final = frozenset({"publish_to_ack_ns", "delay_ns", "lease_ns", "duration_ns"})
+"""Every other number whose name ends in ``_ns`` is a moment."""
 _VALUE_CHARS_MAX: Final = 60
 _PROGRESS_NS: Final = SECOND_NS // 5
 _IDS: Final = frozenset({"id", "message_id", "origin_id"})
@@ -44,13 +43,13 @@ def plain(value: Any) -> Any:
             if isinstance(held, int) and not isinstance(held, bool):
                 if name in _IDS:
                     held = str(held)
-                elif name.endswith("_ns") and held >= _INSTANT_NS_MIN:
-                    name, held = _instant_name(name), from_epoch(held)
+                elif name.endswith("_ns") and name not in _SPANS:
+                    name, held = _instant_name(name), from_epoch(held) if held else None
             elif isinstance(held, bytes | bytearray | memoryview):
                 name, held = text_or_base64(name, bytes(held))
-            elif held is None and name.endswith("_ns"):
+            elif held is None and name.endswith("_ns") and name not in _SPANS:
                 name = _instant_name(name)
-            elif name == "ids" and isinstance(held, Sequence):
+            elif name in ("ids", "sample") and isinstance(held, Sequence):
                 held = [str(one) for one in held]
             else:
                 held = plain(held)
@@ -67,7 +66,7 @@ def plain(value: Any) -> Any:
 
 def _instant_name(name: str) -> str:
     stem = name.removesuffix("_ns")
-    return stem if stem.endswith("_at") or stem in ("until", "now") else f"{stem}_at"
+    return stem if stem.endswith("_at") or stem in ("at", "since", "until", "now") else f"{stem}_at"
 
 
 def text_or_base64(name: str, content: bytes) -> tuple[str, str]:
@@ -127,9 +126,16 @@ def ago(at_ns: int | None, now_ns: int) -> str:
     return f"{seconds}s"
 
 
-def span(span_ns: int) -> str:
-    """A span as people write it."""
-    return format_duration(span_ns)
+def span_text(span_ns: int) -> str:
+    """A measured span with three digits.
+
+    >>> span_text(1_234_567), span_text(90 * 10**9), span_text(7_200 * 10**9)
+    ('1.23 ms', '90 s', '2 h')
+    """
+    for unit, length, most in (("µs", 1_000, 1_000), ("ms", 10**6, 1_000), ("s", 10**9, 600), ("min", 60 * 10**9, 100)):
+        if span_ns < length * most:
+            return f"{span_ns / length:.3g} {unit}"
+    return f"{span_ns / (3_600 * 10**9):.3g} h"
 
 
 class Output:

@@ -137,17 +137,17 @@ class Place:
 
     @contextmanager
     def _opened(self, data_dir: Path) -> Iterator[Broker]:
-        from headrace.broker.embedded import open_port
+        import headrace
 
-        port = open_port(data_dir)
-        broker = Broker(port, self.namespace, embedded=True)
+        client = headrace.open(data_dir, namespace=self.namespace)
+        broker = Broker(client.port, self.namespace, embedded=True)
         main = threading.current_thread() is threading.main_thread()
         kept = signal.signal(signal.SIGINT, broker.interrupt) if main else None
         try:
             yield broker
             broker.pause()
         finally:
-            port.close()
+            client.close()
             if main:
                 signal.signal(signal.SIGINT, kept)
 

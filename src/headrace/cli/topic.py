@@ -12,7 +12,7 @@ from headrace.cli.place import Broker, Place, located
 from headrace.clock import SystemClock
 from headrace.config.sources import parse_assignments
 
-__all__ = ["agreed", "given_settings", "topic"]
+__all__ = ["GROUP_COLUMNS", "agreed", "flat", "given_settings", "topic"]
 
 _SET = click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting, such as retry.max_retries=3; repeatable."
@@ -78,7 +78,7 @@ def show(place: Place, name: str) -> None:
         out.value({**info, "groups": groups})
         return
     out.line(f"topic {info['topic']}, {_partitions(info)}, {count(info['published'])} published")
-    changed = {key: value for key, value in _flat(info["settings"]) if key in ("ordering", "partitions", "lease")}
+    changed = {key: value for key, value in flat(info["settings"]) if key in ("ordering", "partitions", "lease")}
     out.line("settings  " + ", ".join(f"{key}={value}" for key, value in changed.items()) + "  (all: topic config)")
     out.table(groups, GROUP_COLUMNS)
 
@@ -109,7 +109,7 @@ def config(place: Place, name: str, settings: tuple[str, ...]) -> None:
     if place.output.json:
         place.output.value(info["settings"])
         return
-    for key, value in _flat(info["settings"]):
+    for key, value in flat(info["settings"]):
         if not given or key in given:
             place.output.line(f"{key} = {value}")
 
@@ -157,11 +157,11 @@ def _partitions(info: Any) -> str:
     return "1 partition" if info["partitions"] == 1 else f"{info['partitions']} partitions"
 
 
-def _flat(settings: Any, prefix: str = "") -> list[tuple[str, Any]]:
+def flat(settings: Any, prefix: str = "") -> list[tuple[str, Any]]:
     found: list[tuple[str, Any]] = []
     for key, value in settings.items():
         if isinstance(value, dict):
-            found += _flat(value, f"{prefix}{key}.")
+            found += flat(value, f"{prefix}{key}.")
         else:
             found.append((prefix + key, value))
     return found
