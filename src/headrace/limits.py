@@ -212,6 +212,8 @@ NATIVE_FRAME_RATE_MIN: Final = 16 * KIB
 # -- front-ends -------------------------------------------------------------------------------------------------------
 LISTEN_BACKLOG: Final = 1024
 """Connections the kernel keeps for us between two rounds of the loop."""
+SPAN_LINKS_MAX: Final = 32
+"""Messages of a batch whose trace context is looked at: each is a few µs and a line in the collector."""
 METRICS_GROUPS_MAX: Final = 5_000
 """Groups shown one by one: some 25 lines each; those after them are summed up."""
 METRICS_PORTION_GROUPS: Final = 25

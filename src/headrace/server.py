@@ -103,6 +103,7 @@ class Server:
         self._tls: ssl.SSLContext | None = None
         self._stopping = asyncio.Event()
         self._started = False
+        self._end_spans: Callable[[], None] | None = None
 
     @property
     def addresses(self) -> Mapping[str, str]:
@@ -120,6 +121,12 @@ class Server:
                 "without one the server listens on loopback only: use --host 127.0.0.1"
             )
         self._tls = server_context(config.tls)
+        if config.tracing.enabled:
+            from headrace.broker.spans import export_spans
+
+            self._end_spans = await asyncio.get_running_loop().run_in_executor(
+                None, export_spans, config.tracing.service
+            )
         makers = self._find_doors()
         listeners: dict[str, socket.socket] = {}
         try:
@@ -133,7 +140,12 @@ class Server:
                 listener.close()
             raise
         broker = Broker(core, topic_defaults=config.topic_defaults, auto_create=config.auto_create)
-        self.broker = LoopBroker(broker, on_failure=self._storage_failed)
+        if config.tracing.enabled:
+            from headrace.broker.spans import TracingBroker
+
+            self.broker = TracingBroker(broker, on_failure=self._storage_failed)
+        else:
+            self.broker = LoopBroker(broker, on_failure=self._storage_failed)
         for namespace, most in parse_namespace_quotas(config.namespace_quotas).items():
             await self.broker.call(
                 "namespace.config", {"namespace": namespace, "settings": {"quota.messages_per_minute": most}}
@@ -278,6 +290,8 @@ class Server:
         if self.failure is not None:
             return  # nothing can be saved: the journal is left as a crash would leave it
         await self.broker.close()
+        if self._end_spans is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._end_spans)
 
 
 _kept: set[asyncio.Future[Any]] = set()

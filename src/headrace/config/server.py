@@ -24,6 +24,7 @@ __all__ = [
     "MetricsConfig",
     "ServerConfig",
     "TlsConfig",
+    "TracingConfig",
 ]
 
 JournalBackend = Literal["disk", "memory"]
@@ -76,6 +77,16 @@ class MetricsConfig(msgspec.Struct, frozen=True, kw_only=True):
     interval_ns: Annotated[int, Setting(Duration(SECOND_NS), "interval", "how often costly gauges are refreshed")] = (
         10 * SECOND_NS
     )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+class TracingConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """OpenTelemetry; where spans go is said by the OTEL_… variables of its own."""
+
+    enabled: Annotated[bool, Setting(Flag(), "", "a span for each batch; needs headrace[otel]")] = False
+    service: Annotated[str, Setting(Text("a name"), "", "service.name of the spans")] = "headrace"
 
     def __post_init__(self) -> None:
         check(self)
@@ -152,6 +163,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     auto_create: Annotated[bool, Setting(Flag(), "", "topics appear on first use")] = True
     log: LogConfig = LogConfig()
     metrics: MetricsConfig = MetricsConfig()
+    tracing: TracingConfig = TracingConfig()
     tls: TlsConfig = TlsConfig()
     auth: AuthConfig = AuthConfig()
     http: HttpConfig = HttpConfig()
