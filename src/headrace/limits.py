@@ -314,6 +314,10 @@ SNAPSHOT_EVERY_BYTES: Final = 64 * MIB
 """Journal written between two snapshots: bounds what recovery has to fold."""
 UNDURABLE_BYTES_MAX: Final = 64 * MIB
 """Appended and not yet synced: beyond it callers are told to wait, so that a slow disk cannot fill the memory."""
+UNDURABLE_BYTES_HIGH: Final = 16 * MIB
+"""Appended and not yet synced: above it doors stop reading, which slows down instead of refusing; ten syncs' worth."""
+PENDING_REPLIES_HIGH: Final = 50_000
+"""The same for calls whose replies wait."""
 PENDING_REPLIES_MAX: Final = 100_000
 """Calls whose replies wait for a sync."""
 LEASE_MESSAGES_MAX: Final = 100_000

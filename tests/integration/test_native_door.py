@@ -584,6 +584,33 @@ async def test_two_thousand_connects_leave_nothing_behind(open_door: OpenDoor) -
     await steady.close()
 
 
+async def test_publishers_are_slowed_and_not_refused_while_the_disk_is_behind(
+    open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.shard.loop.UNDURABLE_BYTES_HIGH", 1_000_000)
+    door = await open_door()
+    host = door.site.broker.host
+    journal = host.core.journal
+    peer = await Peer.open(door.address)
+    await peer.publish("t", [b"first"])
+    commit = type(host)._commit
+    monkeypatch.setattr(type(host), "_commit", lambda self: setattr(self, "_commit_planned", False))
+    replies = [peer.begin(peer.session.send_publish("t", batch_of([bytes(100_000)]))) for _ in range(200)]
+    await until(lambda: host.busy)
+    (connection,) = door.connections
+    await until(lambda: not connection._reading)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert journal.end_position - journal.durable_position < 3_000_000, "what one more read brought, not 20 MB"
+    monkeypatch.setattr(type(host), "_commit", commit)
+    host._plan_commit()
+    async with asyncio.timeout(60):
+        for number, reply in enumerate(await asyncio.gather(*replies)):
+            assert reply.places()[0][1] == number + 1
+    assert connection._reading
+    await peer.close()
+
+
 # -- calls -------------------------------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,9 @@ The loop's thread is the one owner of the core. An operation decides, appends an
 with the position it needs. Once a round of the loop the journal is told to commit: everything that came in meanwhile,
 from all connections, shares one sync, and the callbacks whose position it covers run in order. One timer wakes the
 shard for what is due.
+
+Back-pressure: while the disk is behind, the host is ``busy``. A door that can stop reading does so until ``when_eased``
+calls back; a caller that goes on regardless is answered Overloaded at a limit well above.
 """
 
 from __future__ import annotations
@@ -14,7 +17,12 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.errors import Closed, HeadraceError, Overloaded
-from headrace.limits import PENDING_REPLIES_MAX, UNDURABLE_BYTES_MAX
+from headrace.limits import (
+    PENDING_REPLIES_HIGH,
+    PENDING_REPLIES_MAX,
+    UNDURABLE_BYTES_HIGH,
+    UNDURABLE_BYTES_MAX,
+)
 from headrace.shard.core import Core, Done
 
 __all__ = ["LoopHost"]
@@ -39,6 +47,7 @@ class LoopHost:
         self._on_ready = on_ready
         self._on_failure = on_failure
         self._line: deque[tuple[int, Callback, Any]] = deque()
+        self._easing: list[Callable[[], None]] = []
         self._commit_planned = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
@@ -47,6 +56,27 @@ class LoopHost:
         self._idle: asyncio.Event = asyncio.Event()
         core.journal.on_durable(self._durable_elsewhere)
         self._rearm()
+
+    # -- back-pressure ---------------------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """Whether the disk is so far behind that nobody should ask for more."""
+        journal = self.core.journal
+        return (
+            journal.end_position - journal.durable_position > UNDURABLE_BYTES_HIGH
+            or len(self._line) > PENDING_REPLIES_HIGH
+        )
+
+    def when_eased(self, callback: Callable[[], None]) -> None:
+        """Call back once, when the host is no longer ``busy`` (or has failed)."""
+        self._easing.append(callback)
+        self._plan_commit()
+
+    def _ease(self) -> None:
+        easing, self._easing = self._easing, []
+        for callback in easing:
+            callback()
 
     # -- operations ------------------------------------------------------------------------------------------------
 
@@ -136,6 +166,8 @@ class LoopHost:
             self._plan_commit()
         else:
             self._idle.set()
+        if self._easing and not self.busy:
+            self._ease()
         if self.core.snapshot_due() and self._saving is None and not self._closed:
             self._save_snapshot()
 
@@ -146,6 +178,7 @@ class LoopHost:
         line, self._line = self._line, deque()
         for _, callback, _ in line:
             callback(error)
+        self._ease()
         self._idle.set()
         if self._on_failure is not None:
             self._on_failure(error)

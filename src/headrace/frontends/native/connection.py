@@ -7,6 +7,7 @@ The rules:
 - Answers are written once a round of the loop, whatever number of requests a commit answered (``touch``).
 - A peer that does not read: above WRITE_BYTES_HIGH it is not read either and gets no pushes; its silence is then its
   own, and the session's heartbeat ends it unless the bytes at least trickle out.
+- While the disk is behind (the host is ``busy``) nothing is read: publishers slow down, and nobody is refused.
 - Requests that can bring much (pulls, calls) are started while there is room for what they may bring, and wait
   in line otherwise; publishes and settles bring little and are started at once, up to the session's limits.
 - A frame that has begun is kept until it is whole: what all connections keep that way is counted by the door.
@@ -77,6 +78,7 @@ class NativeConnection(asyncio.Protocol):
         "_timer_ns",
         "_transport",
         "_unsent_bytes",
+        "_waits_for_disk",
         "_writing_paused",
         "namespace",
         "peer",
@@ -107,6 +109,7 @@ class NativeConnection(asyncio.Protocol):
         self._flush_planned = False
         self._reading = True
         self._writing_paused = False
+        self._waits_for_disk = False
         self._clean = False  # the end was announced, by either side
         self._entered = False  # counts as one of its namespace's connections
         self._timer: asyncio.TimerHandle | None = None
@@ -132,6 +135,18 @@ class NativeConnection(asyncio.Protocol):
         if before or session.buffered_bytes:
             self._door.begun(self, session.buffered_bytes)
         self._react()
+        host = self._broker.host
+        if host.busy and not self._waits_for_disk:
+            self._waits_for_disk = True
+            self._govern_reading()
+            host.when_eased(self._disk_eased)
+
+    def _disk_eased(self) -> None:
+        self._waits_for_disk = False
+        if not self._transport.is_closing():
+            self.session.receive_bytes(b"", self._door.now_ns())  # its silence was ours
+            self._govern_reading()
+            self._after()
 
     def eof_received(self) -> bool:
         self.session.receive_eof(self._door.now_ns())
@@ -214,7 +229,7 @@ class NativeConnection(asyncio.Protocol):
             self._arm(due_ns)
 
     def _govern_reading(self) -> None:
-        reading = not (self._writing_paused or self.session.reading_paused)
+        reading = not (self._writing_paused or self._waits_for_disk or self.session.reading_paused)
         if reading is self._reading or self._transport.is_closing():
             return
         self._reading = reading
@@ -237,6 +252,8 @@ class NativeConnection(asyncio.Protocol):
             if unsent_bytes < self._unsent_bytes:
                 self.session.receive_bytes(b"", now_ns)  # it reads, slowly
             self._unsent_bytes = unsent_bytes
+        if self._waits_for_disk:
+            self.session.receive_bytes(b"", now_ns)
         self.session.on_due(now_ns)
         self._react()
 
