@@ -39,7 +39,8 @@ def export_spans(service: str) -> Callable[[], None]:
     provider = TracerProvider(resource=Resource.create({"service.name": service}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     trace.set_tracer_provider(provider)
-    return provider.shutdown
+    shutdown: Callable[[], None] = provider.shutdown  # typed whether the package is installed or not
+    return shutdown
 
 
 class TracingBroker(LoopBroker):
