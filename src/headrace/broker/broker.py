@@ -27,6 +27,7 @@ from headrace.delivery import (
     Join,
     LeaseUpTo,
     Leave,
+    Note,
     Publish,
     PublishDone,
     Receipts,
@@ -45,6 +46,9 @@ from headrace.names import check_group_name, check_namespace_name, check_topic_n
 from headrace.shard.core import Core, Done
 
 __all__ = ["Broker"]
+
+
+Notes = Sequence[tuple[bytes, bytes]]
 
 
 class Broker:
@@ -140,30 +144,35 @@ class Broker:
 
     # -- publishing ----------------------------------------------------------------------------------------------------
 
-    def publish(self, namespace: str, topic: str, partition: int, batch: Batch) -> Done:
-        """Publish a batch into one partition, or by key; the reply is a list of ``Part``."""
+    def publish(self, namespace: str, topic: str, partition: int, batch: Batch, notes: Notes = ()) -> Done:
+        """Publish a batch into one partition, or by key; the reply is a list of ``Part``. ``notes``: what a protocol
+        remembers in the same frame (of a batch that goes to several partitions: with its first part)."""
         if self.quotas.check(namespace, batch):
-            done = self._publish(namespace, topic, partition, batch)
+            done = self._publish(namespace, topic, partition, batch, notes)
             self.quotas.charge(namespace, batch)
             return done
-        return self._publish(namespace, topic, partition, batch)
+        return self._publish(namespace, topic, partition, batch, notes)
 
-    def _publish(self, namespace: str, topic: str, partition: int, batch: Batch) -> Done:
+    def note(self, notes: Notes) -> Done:
+        """Remember something for a protocol, or (empty value) forget it."""
+        return self.execute(Note(notes))
+
+    def _publish(self, namespace: str, topic: str, partition: int, batch: Batch, notes: Notes) -> Done:
         found = self.topic(namespace, topic)
         count = len(found.partitions)
         if partition != BY_KEY:
             if not 0 <= partition < count:
                 raise InvalidArgument(f"partition {partition}: topic {topic!r} has {count}, from 0 to {count - 1}")
-            return self._publish_part(found, partition, batch, None)
+            return self._publish_part(found, partition, batch, None, notes)
         if count == 1:
-            return self._publish_part(found, 0, batch, None)
+            return self._publish_part(found, 0, batch, None, notes)
         shares = self._route(batch, count)
         if len(shares) == 1:
-            return self._publish_part(found, next(iter(shares)), batch, None)
+            return self._publish_part(found, next(iter(shares)), batch, None, notes)
         parts: list[Part] = []
         position = 0
         for index, indexes in sorted(shares.items()):
-            done = self._publish_part(found, index, batch.select(indexes), indexes)
+            done = self._publish_part(found, index, batch.select(indexes), indexes, () if parts else notes)
             parts += done.reply
             position = max(position, done.position)
         return Done(parts, position)
@@ -185,8 +194,10 @@ class Broker:
             shares.setdefault(key % count if key else turn, []).append(i)
         return shares
 
-    def _publish_part(self, topic: Topic, index: int, batch: Batch, indexes: Sequence[int] | None) -> Done:
-        reply, position = self.execute(Publish(topic.partitions[index].pid, batch))
+    def _publish_part(
+        self, topic: Topic, index: int, batch: Batch, indexes: Sequence[int] | None, notes: Notes
+    ) -> Done:
+        reply, position = self.execute(Publish(topic.partitions[index].pid, batch, notes))
         return Done([self._part(reply, indexes)], position)
 
     def _part(self, reply: PublishDone, indexes: Sequence[int] | None) -> Part:

@@ -404,6 +404,11 @@ def _no_group(gid: int) -> UnknownGroup:
     return UnknownGroup(f"group {gid} is not of this shard")
 
 
+def _note(state: State, command: c.Note, now_ns: int) -> Outcome:
+    known = state.notes
+    return Outcome([f.Noted(key, value) for key, value in command.notes if known.get(key, b"") != value], True)
+
+
 DECIDE: dict[type[Any], Callable[[State, Any, int], Outcome]] = {
     c.ChangeNamespace: _change_namespace,
     c.CreateTopic: _create_topic,
@@ -423,4 +428,5 @@ DECIDE: dict[type[Any], Callable[[State, Any, int], Outcome]] = {
     c.Move: _move,
     c.FreeKey: _free_key,
     c.Trim: _trim,
+    c.Note: _note,
 }

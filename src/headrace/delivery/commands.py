@@ -37,6 +37,7 @@ __all__ = [
     "LeaseUpTo",
     "Leave",
     "Move",
+    "Note",
     "Outcome",
     "PauseGroup",
     "Publish",
@@ -117,8 +118,18 @@ class DeleteGroup(msgspec.Struct):
 
 
 class Publish(msgspec.Struct, gc=False):
+    """``notes``: what is to be remembered with it, (key, value), in the same frame; also when all of it is there
+    already."""
+
     pid: int
     batch: Batch
+    notes: Sequence[tuple[bytes, bytes]] = ()
+
+
+class Note(msgspec.Struct):
+    """Remember something, or (empty value) forget it."""
+
+    notes: Sequence[tuple[bytes, bytes]]
 
 
 class LeaseUpTo(msgspec.Struct, gc=False):
@@ -273,6 +284,7 @@ Command = (
     | Redrive
     | FreeKey
     | Trim
+    | Note
 )
 
 

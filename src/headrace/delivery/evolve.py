@@ -526,6 +526,13 @@ def _key_freed(state: State, fact: f.KeyFreed) -> None:
     state.now_ns = max(state.now_ns, fact.at_ns)
 
 
+def _noted(state: State, fact: f.Noted) -> None:
+    if fact.value:
+        state.notes[fact.key] = fact.value
+    else:
+        state.notes.pop(fact.key, None)
+
+
 FOLD: dict[type[Any], Callable[[State, Any], None]] = {
     f.TopicCreated: _topic_created,
     f.TopicChanged: _topic_changed,
@@ -557,4 +564,5 @@ FOLD: dict[type[Any], Callable[[State, Any], None]] = {
     f.KeyFreed: _key_freed,
     f.Lapsed: _lapsed,
     f.NamespaceChanged: _namespace_changed,
+    f.Noted: _noted,
 }

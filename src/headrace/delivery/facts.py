@@ -42,6 +42,7 @@ __all__ = [
     "Left",
     "Moved",
     "NamespaceChanged",
+    "Noted",
     "PartitionCreated",
     "Paused",
     "Published",
@@ -361,6 +362,14 @@ class NamespaceChanged(_Fact, tag=31):
     at_ns: int
 
 
+class Noted(_Fact, tag=40):
+    """Something a protocol must remember in the same frame as what it caused: a QoS 2 packet identifier that was
+    received with the message it came with. An empty value: no longer."""
+
+    key: bytes
+    value: bytes
+
+
 Fact: TypeAlias = (
     TopicCreated
     | TopicChanged
@@ -393,6 +402,7 @@ Fact: TypeAlias = (
     | KeyFreed
     | Lapsed
     | NamespaceChanged
+    | Noted
 )
 
 _encode: Final = msgspec.msgpack.Encoder().encode

@@ -24,9 +24,10 @@ def decide_publish(state: State, command: Publish, now_ns: int) -> Outcome:
     if isinstance(accepted, HeadraceError):
         return refuse(accepted)
     fact, batch, reply = accepted
+    notes: list[f.Fact] = [f.Noted(key, value) for key, value in command.notes] if command.notes else []
     if fact is None or batch is None:
-        return Outcome([], reply)
-    return Outcome([fact], reply, (batch,))
+        return Outcome(notes, reply)
+    return Outcome([fact, *notes], reply, (batch,))
 
 
 Accepted = tuple[f.Published | None, Batch | None, PublishDone]

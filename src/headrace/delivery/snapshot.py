@@ -40,7 +40,7 @@ from headrace.limits import HANDOVER_NS, MEMBER_SILENCE_NS, PRODUCER_BATCHES_KEP
 
 __all__ = ["restore", "snapshot"]
 
-VERSION: Final = 4
+VERSION: Final = 5
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
 
@@ -55,6 +55,7 @@ def snapshot(state: State) -> bytes:
             [state.next_tid, state.next_pid, state.next_gid, state.next_lease_id],
             [[space.name, space.settings, space.bucket.dump()] for space in state.namespaces.values()],
             [_topic(topic) for topic in state.topics.values()],
+            list(state.notes.items()),
         ]
     )
 
@@ -69,7 +70,7 @@ def restore(data: bytes, node_id: int = 0) -> State:
     if version != VERSION:
         raise UnsupportedVersion(f"the snapshot has version {version}; this build reads version {VERSION}")
     state = State(node_id)
-    _, state.now_ns, state.last_id, numbers, spaces, topics = plain
+    _, state.now_ns, state.last_id, numbers, spaces, topics, notes = plain
     state.next_tid, state.next_pid, state.next_gid, state.next_lease_id = numbers
     for name, settings, bucket in spaces:
         space = state.namespace(name)
@@ -77,6 +78,7 @@ def restore(data: bytes, node_id: int = 0) -> State:
         space.bucket.restore(*bucket)
     for each in topics:
         _restore_topic(state, each)
+    state.notes.update(notes)
     return state
 
 

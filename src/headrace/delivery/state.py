@@ -44,6 +44,7 @@ class State:
         "next_pid",
         "next_tid",
         "node_id",
+        "notes",
         "now_ns",
         "partitions",
         "topics",
@@ -52,6 +53,7 @@ class State:
     def __init__(self, node_id: int = 0) -> None:
         self.node_id = node_id
         self.namespaces: dict[str, Namespace] = {}
+        self.notes: dict[bytes, bytes] = {}  # what protocols remember together with messages
         self.topics: dict[int, Topic] = {}
         self.by_name: dict[tuple[str, str], Topic] = {}
         self.partitions: dict[int, Partition] = {}
