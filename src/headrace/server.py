@@ -139,7 +139,12 @@ class Server:
             for listener in listeners.values():
                 listener.close()
             raise
-        broker = Broker(core, topic_defaults=config.topic_defaults, auto_create=config.auto_create)
+        broker = Broker(
+            core,
+            topic_defaults=config.topic_defaults,
+            topic_templates=config.topic_templates,
+            auto_create=config.auto_create,
+        )
         if config.tracing.enabled:
             from headrace.broker.spans import TracingBroker
 

@@ -104,7 +104,7 @@ class Administration:
 
     def topic_create(self, topic: str, namespace: str = "default", settings: Mapping[str, Any] | None = None) -> Done:
         """Make a topic; one that exists is an error."""
-        config = with_settings(self.broker.topic_defaults, settings or {})
+        config = with_settings(self.broker.templates.for_topic(topic), settings or {})
         if (namespace, topic) in self.core.state.by_name:
             raise AlreadyExists(f"topic {topic!r} exists in namespace {namespace!r}")
         done = self.broker.create_topic(namespace, topic, config)

@@ -15,6 +15,7 @@ from typing import Any
 from headrace.batch import Batch
 from headrace.broker.messages import at_offsets
 from headrace.broker.quotas import Quotas
+from headrace.broker.templates import TopicTemplates
 from headrace.calls import BY_KEY, Duplicate, LeasedBatch, Part, Refusal, Run, Settle, Settled
 from headrace.config import GroupConfig, TopicConfig, differences, with_settings
 from headrace.delivery import (
@@ -54,9 +55,16 @@ Notes = Sequence[tuple[bytes, bytes]]
 class Broker:
     """The façade over a shard."""
 
-    def __init__(self, core: Core, *, topic_defaults: TopicConfig | None = None, auto_create: bool = True) -> None:
+    def __init__(
+        self,
+        core: Core,
+        *,
+        topic_defaults: TopicConfig | None = None,
+        topic_templates: Mapping[str, Any] | None = None,
+        auto_create: bool = True,
+    ) -> None:
         self.core = core
-        self.topic_defaults = topic_defaults or TopicConfig()
+        self.templates = TopicTemplates(topic_defaults or TopicConfig(), topic_templates)
         self.auto_create = auto_create
         self.quotas = Quotas(core)
         self.latencies: dict[int, Histogram] = {}  # by topic
@@ -92,7 +100,7 @@ class Broker:
                 raise UnknownTopic(
                     f"topic {name!r} does not exist in namespace {namespace!r}, and topics are not made on first use"
                 )
-            self.create_topic(namespace, name, self.topic_defaults)
+            self.create_topic(namespace, name, self.templates.for_topic(name))
             topic = self.core.state.by_name[namespace, name]
         return topic
 

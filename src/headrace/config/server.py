@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
-from headrace.config.kinds import Choice, Duration, Flag, Port, Size, Text, Whole
+from headrace.config.kinds import Choice, Duration, Flag, Plain, Port, Size, Text, Whole
 from headrace.config.settings import Setting, check
 from headrace.config.topic import TopicConfig
 from headrace.errors import InvalidArgument
@@ -175,6 +175,14 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
             "messages a minute of namespaces, set at each start; other quotas are set with namespace.config",
         ),
     ] = ""
+    topic_templates: Annotated[
+        dict[str, Any],
+        Setting(
+            Plain('topic patterns with settings, such as {"jobs/#": {"lease": "1m"}}'),
+            "",
+            "what new topics start with whose name matches; the first match counts",
+        ),
+    ] = {}
     topic_defaults: TopicConfig = TopicConfig()
 
     def __post_init__(self) -> None:

@@ -29,6 +29,7 @@ __all__ = [
     "from_plain",
     "nearest_key",
     "settings_of",
+    "takes_mapping",
     "to_plain",
     "with_settings",
 ]
@@ -206,13 +207,14 @@ def _flat(
 ) -> Iterator[Assignment]:
     for name, value in given.items():
         key = f"{prefix}{name}"
-        if isinstance(value, Mapping) and depth < SETTINGS_DEPTH_MAX and not _takes_mapping(known.get(key)):
+        if isinstance(value, Mapping) and depth < SETTINGS_DEPTH_MAX and not takes_mapping(known.get(key)):
             yield from _flat(value, known, where, f"{key}.", depth + 1)
         else:
             yield Assignment(key, value, where)
 
 
-def _takes_mapping(setting: KnownSetting | None) -> bool:
+def takes_mapping(setting: KnownSetting | None) -> bool:
+    """Whether the value of a setting is itself a mapping, whose keys are not settings."""
     if setting is None:
         return False
     kind = setting.kind.kind if isinstance(setting.kind, Optional) else setting.kind

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from headrace.config.server import ServerConfig
-from headrace.config.settings import Assignment, apply, nearest_key, settings_of, to_plain
+from headrace.config.settings import Assignment, apply, nearest_key, settings_of, takes_mapping, to_plain
 from headrace.errors import InvalidArgument
 from headrace.limits import CONFIG_FILE_BYTES_MAX, SETTINGS_DEPTH_MAX
 
@@ -77,7 +77,7 @@ def describe(loaded: Loaded) -> str:
 def _lines(plain: Mapping[str, Any], prefix: str, origins: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     indent = "  " * prefix.count(".")
     for name, value in plain.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and prefix + name not in origins:
             yield f"{indent}{name}:", ""
             yield from _lines(value, f"{prefix}{name}.", origins)
         else:
@@ -158,6 +158,9 @@ def _walk(node: Any, prefix: str, file_name: str, depth: int) -> Iterator[Assign
             raise InvalidArgument(f"{where}: {key} is already set in line {seen[key]}")
         seen[key] = line
         if isinstance(value_node, yaml.MappingNode):
+            if takes_mapping(settings_of(ServerConfig).get(key)):
+                yield Assignment(key, _mapping(value_node, file_name, depth + 1), where)
+                continue
             if depth >= SETTINGS_DEPTH_MAX:
                 raise InvalidArgument(f"{where}: sections are at most {SETTINGS_DEPTH_MAX} deep")
             yield from _walk(value_node, f"{key}.", file_name, depth + 1)
@@ -166,6 +169,22 @@ def _walk(node: Any, prefix: str, file_name: str, depth: int) -> Iterator[Assign
             yield Assignment(key, value, where)
         else:
             raise InvalidArgument(f"{where}: {key}: expected one value, not a list")
+
+
+def _mapping(node: Any, file_name: str, depth: int) -> dict[str, Any]:
+    """A mapping that is one setting's value: of texts, and of mappings of texts."""
+    import yaml
+
+    found: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        where = f"{file_name}:{key_node.start_mark.line + 1}"
+        if not isinstance(key_node, yaml.ScalarNode) or key_node.value in found:
+            raise InvalidArgument(f"{where}: a key must be a word that is not there yet")
+        if depth > SETTINGS_DEPTH_MAX or isinstance(value_node, yaml.SequenceNode):
+            raise InvalidArgument(f"{where}: {key_node.value}: expected one value, or settings that are not too deep")
+        inner = isinstance(value_node, yaml.MappingNode)
+        found[key_node.value] = _mapping(value_node, file_name, depth + 1) if inner else value_node.value
+    return found
 
 
 def _read(file: Path) -> str:
