@@ -42,7 +42,7 @@ run: $(VENV)/.installed-http,columns
 	$(BIN)/headrace serve --data-dir $(DATA_DIR)
 
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -q -n $(WORKERS) $(TESTS)
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup $(TESTS)
 
 sim: $(VENV)/.installed-test
 	HEADRACE_SEEDS=$(SEEDS) $(BIN)/python -m pytest -q -n $(WORKERS) --timeout 0 $(wildcard tests/sim tests/props)

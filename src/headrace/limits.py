@@ -330,6 +330,8 @@ BROWSE_MESSAGES_MAX: Final = 10_000
 """Messages in one answer of a listing."""
 READ_BYTES_MAX: Final = 4 * MIB
 """Of one answer to a read of the log; the caller goes on from where it ends."""
+PRODUCERS_ASKED_MAX: Final = 64
+"""Producers whose last sequences one call tells."""
 READ_BATCHES_MAX: Final = 1_000
 """Batches in one answer to a read of the log."""
 

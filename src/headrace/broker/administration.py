@@ -14,7 +14,9 @@ from typing import Any
 from headrace.batch import Batch
 from headrace.broker.broker import Broker, start_of
 from headrace.broker.dead_letters import DeadLetters
+from headrace.broker.lease_batches import LeaseBatches
 from headrace.broker.messages import message_info
+from headrace.broker.positions import Positions
 from headrace.broker.schedules import Schedules
 from headrace.broker.tracing import Tracing
 from headrace.config import NamespaceConfig, differences, to_plain, with_settings
@@ -75,7 +77,7 @@ class Administration:
             "stats": self.stats,
         }
         self.tracing = Tracing(broker)
-        for room in (self.tracing, Schedules(broker), DeadLetters(broker)):
+        for room in (self.tracing, Schedules(broker), DeadLetters(broker), LeaseBatches(broker), Positions(broker)):
             self.add(room.calls())
 
     def add(self, calls: Mapping[str, Call]) -> None:

@@ -46,7 +46,7 @@ from headrace.log import PartitionLog
 from headrace.names import check_group_name, check_namespace_name, check_topic_name
 from headrace.shard.core import Core, Done
 
-__all__ = ["Broker"]
+__all__ = ["Broker", "gathered"]
 
 
 Notes = Sequence[tuple[bytes, bytes]]
@@ -245,7 +245,7 @@ class Broker:
         return self.lease_from(self.group(namespace, topic, group), consumer, most, lease_ns)
 
     def lease_from(self, group: Group, consumer: str, most: int, lease_ns: int | None = None) -> Done:
-        grants, position = self.execute(LeaseUpTo(group.gid, consumer, most, lease_ns))
+        grants, position = self.lease_spans(group, consumer, most, lease_ns)
         leased: list[LeasedBatch] = []
         for grant in grants:
             leased += self.contents(grant)
@@ -270,11 +270,15 @@ class Broker:
                     at_ns = appended_ns if due is None else max(appended_ns, due[i])
                     seen.observe(max(0, now_ns - at_ns))
 
+    def lease_spans(self, group: Group, consumer: str, most: int, lease_ns: int | None = None) -> Done:
+        """The same without the messages: the reply is what was granted."""
+        return self.execute(LeaseUpTo(group.gid, consumer, most, lease_ns))
+
     def contents(self, grant: Grant) -> Iterable[LeasedBatch]:
         """What a grant is about, batch by batch."""
         span, log = grant.span, self.core.log(grant.pid)
         if grant.order or span.bits is not None:
-            chosen = _gathered(log, grant.offsets())
+            chosen = gathered(log, grant.offsets())
         else:
             stored = log.batches(span.first, span.last + 1)
             chosen = (part for batch in stored if (part := _part_of(batch, span)) is not None)
@@ -401,7 +405,7 @@ def _part_of(batch: Batch, run: Span) -> Batch | None:
     return batch if last - first == batch.count else batch.slice(first - base, last - base)
 
 
-def _gathered(log: PartitionLog, offsets: Iterable[int]) -> Iterator[Batch]:
+def gathered(log: PartitionLog, offsets: Iterable[int]) -> Iterator[Batch]:
     """Messages in the order given; those that follow each other in one stored batch stay together."""
     stored: Batch | None = None
     indexes: list[int] = []

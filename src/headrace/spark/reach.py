@@ -1,0 +1,106 @@
+"""Reaching the broker from wherever Spark runs our code: the driver's planning processes, the executors' workers.
+
+Nothing here travels: what travels is a ``Place``, and each process opens a connection of its own when it first needs
+one and keeps it, so that the tasks of a worker share it. A broker that is away is waited for as long as the place says
+(a restart is ridden out); a broker that refuses is not asked again.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, TypeVar
+
+from headrace.calls import Port
+from headrace.errors import Closed, HeadraceError, RetryLater, TimedOut, Unauthenticated
+from headrace.limits import SPARK_RETRY_NS
+from headrace.spark.options import Place
+
+__all__ = ["Reach", "reach"]
+
+T = TypeVar("T")
+_LOCK = threading.Lock()
+_REACHED: dict[tuple[int, Place], Reach] = {}
+
+
+class Reach:
+    """One process's way to a broker. Calls are made one at a time; ``call`` rides out a broker that is away."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._port: Port | None = None
+        self._lock = threading.RLock()
+
+    def call(self, method: str, **arguments: Any) -> Any:
+        """An administrative call in the place's namespace."""
+        arguments.setdefault("namespace", self.place.namespace)
+        return self.do(lambda port: port.call(method, **arguments))
+
+    def messages(self, method: str, **arguments: Any) -> tuple[Any, list[Any]]:
+        """A call that answers with messages: its result and the batches."""
+        answer = self.call(method, **arguments)
+        return answer if isinstance(answer, tuple) else (answer, [])
+
+    def do(self, work: Callable[[Port], T]) -> T:
+        """Something on the connection; after a loss of the connection it is done again on a new one.
+
+        What is done must be harmless to repeat: reads are, publishes carry producer and sequence, settles are
+        idempotent.
+        """
+        until_ns = time.monotonic_ns() + self.place.away_ns
+        with self._lock:
+            while True:
+                try:
+                    if self._port is None:
+                        self._port = self._open()
+                    return work(self._port)
+                except (Closed, RetryLater, OSError) as error:
+                    lost = not isinstance(error, RetryLater) or isinstance(error, TimedOut)
+                    if isinstance(error, Unauthenticated):
+                        raise
+                    if lost:
+                        self._drop()
+                    if time.monotonic_ns() >= until_ns:
+                        away_s = self.place.away_ns / 1e9
+                        raise TimedOut(
+                            f"{self.place.name} could not be used for {away_s:g} s (awayTimeout): {_said(error)}"
+                        ) from error
+                    pause_ns = max(SPARK_RETRY_NS, getattr(error, "retry_after_ns", None) or 0)
+                time.sleep(min(pause_ns, max(0, until_ns - time.monotonic_ns())) / 1e9)
+
+    def _open(self) -> Port:
+        place = self.place
+        given = {"token": place.token, "namespace": place.namespace, "ca_file": place.ca_file}
+        arguments = {name: value for name, value in given.items() if value is not None}
+        port: Port = import_module("headrace.client.port").open_port(place.server, **arguments)
+        return port
+
+    def _drop(self) -> None:
+        port, self._port = self._port, None
+        if port is not None:
+            try:
+                port.close()
+            except (HeadraceError, OSError):
+                pass  # it is lost already; the next one counts
+
+    def close(self) -> None:
+        """Let go of the connection; the next call makes another one."""
+        with self._lock:
+            self._drop()
+
+
+def reach(place: Place) -> Reach:
+    """This process's way to a place, made when it is first asked for. A forked process makes its own."""
+    key = (os.getpid(), place)
+    with _LOCK:
+        found = _REACHED.get(key)
+        if found is None:
+            found = _REACHED[key] = Reach(place)
+        return found
+
+
+def _said(error: BaseException) -> str:
+    return error.message if isinstance(error, HeadraceError) else str(error)
