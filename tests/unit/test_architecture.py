@@ -247,7 +247,11 @@ def test_columns_are_imported_when_asked_for_and_not_before() -> None:
         for found in all_imports()
         if found.at_import_time and found.imported.partition(".")[0] == "pyarrow" and room(found.importer) in MAY_IMPORT
     }
-    wrong = [str(found) for found in inner_imports() if found.at_import_time and found.imported in columnar]
+    wrong = [
+        str(found)
+        for found in inner_imports()
+        if found.at_import_time and found.imported in columnar and room(found.importer) != "spark"  # Arrow all through
+    ]
     assert wrong == [], "these must import a module that needs pyarrow inside the function that needs it"
 
 
