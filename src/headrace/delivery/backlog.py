@@ -440,18 +440,33 @@ class Backlog:
         """Without key order a message's lane is all there is to know of it."""
         fresh, self.fresh = self.fresh, BitMap64()
         if not self.group.policy.fifo:
-            for column in self.partition.columns:
-                priorities = column.priorities
-                if priorities is None or not fresh.range_cardinality(column.base, column.end):
+            by_lane: list[list[int]] = [[] for _ in self.lanes]
+            gathered = 0
+            for base, end, _, priorities in self.partition.columns:
+                if priorities is None:
                     continue
-                here = fresh & BitMap64(range(column.base, column.end))
-                fresh -= here
-                for priority in set(priorities):
-                    bits = BitMap64([o for o in here if priorities[o - column.base] == priority])
-                    if bits:
-                        self.lane(priority).add_main(span_of(bits))
+                if fresh.contains_range(base, end):
+                    fresh.remove_range(base, end)
+                    for offset, priority in enumerate(priorities, base):
+                        by_lane[priority].append(offset)
+                elif fresh.range_cardinality(base, end):
+                    here = _cut(fresh, base, end)
+                    fresh -= here
+                    for offset in here:
+                        by_lane[priorities[offset - base]].append(offset)
+                gathered += end - base
+                if gathered >= EXAMINE_CHUNK:
+                    self._to_lanes(by_lane)
+                    gathered = 0
+            self._to_lanes(by_lane)
         if fresh:
             self.lane(NORMAL).add_main(span_of(fresh))
+
+    def _to_lanes(self, by_lane: list[list[int]]) -> None:
+        for priority, offsets in enumerate(by_lane):
+            if offsets:
+                self.lane(priority).add_main(span_of(offsets))
+                offsets.clear()
 
     def examine(self, wanted: int) -> None:
         """Look at fresh messages until the lanes hold ``wanted`` (or nothing fresh is left)."""
@@ -511,8 +526,10 @@ class Backlog:
             if column.priorities is None:
                 self.lane(NORMAL).add_main(span_of(free))
             else:
+                by_lane: list[list[int]] = [[] for _ in self.lanes]
                 for offset in free:
-                    self.lane(column.priorities[offset - base]).add_one(offset)
+                    by_lane[column.priorities[offset - base]].append(offset)
+                self._to_lanes(by_lane)
         return len(free)
 
     def _pass_keyless(self, first: int, limit: int) -> int:
