@@ -44,7 +44,7 @@ def evolve(state: State, fact: f.Fact, batch: Batch | None = None) -> None:
 
 
 def _namespace_changed(state: State, fact: f.NamespaceChanged) -> None:
-    state.namespace(fact.namespace).settings = fact.settings
+    state.namespace(fact.namespace).apply(fact.settings)
     state.now_ns = max(state.now_ns, fact.at_ns)
 
 
@@ -287,7 +287,7 @@ def _leased(state: State, fact: f.Leased) -> None:
                 known.last_ns = at_ns
                 known.consumer = fact.consumer
                 group.redelivered += 1
-    if group.policy.rate or group.topic.space.settings.rate:
+    if group.policy.rate or group.topic.space.limited:
         group.spend(count, at_ns)
     if lease_id >= state.next_lease_id:
         state.next_lease_id = lease_id + 1

@@ -58,18 +58,17 @@ class Bucket:
 
 
 class Namespace:
-    __slots__ = ("bucket", "name", "settings", "topics")
+    __slots__ = ("bucket", "limited", "name", "settings", "topics")
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.settings = NamespaceConfig()
+        self.apply(NamespaceConfig())
         self.topics: set[Topic] = set()
         self.bucket = Bucket()
 
-    @property
-    def limited(self) -> bool:
-        """Whether what it hands out is limited."""
-        return bool(self.settings.rate or self.settings.concurrency)
+    def apply(self, settings: NamespaceConfig) -> None:
+        self.settings = settings
+        self.limited = bool(settings.rate or settings.concurrency)  # whether what it hands out is
 
     @property
     def topics_count(self) -> int:

@@ -27,6 +27,7 @@ from headrace.limits import ERROR_TEXT_CHARS_MAX, LEASE_MESSAGES_MAX, SETTLE_ENT
 
 __all__ = ["decide_settle", "failed", "give_back", "outlived_expire"]
 
+_ACKED_ONE = SettleDone(1, ())
 _FOREVER = 10_000 * 24 * 3600 * 1_000_000_000
 
 
@@ -110,7 +111,10 @@ def _ack_one(state: State, group: Group, receipts: Receipts, now_ns: int) -> Out
             return None
     elif not inside(lease.bits, Span(first, count)):
         return None
-    return Outcome([f.Acked(group.gid, pid, lease_id, first, count, b"", now_ns)], SettleDone(count, ()))
+    return Outcome(
+        [f.Acked(group.gid, pid, lease_id, first, count, b"", now_ns)],
+        _ACKED_ONE if count == 1 else SettleDone(count, ()),
+    )
 
 
 def _check_shape(command: SettleMany) -> HeadraceError | None:

@@ -74,7 +74,7 @@ def restore(data: bytes, node_id: int = 0) -> State:
     state.next_tid, state.next_pid, state.next_gid, state.next_lease_id = numbers
     for name, settings, bucket in spaces:
         space = state.namespace(name)
-        space.settings = msgspec.convert(settings, NamespaceConfig)
+        space.apply(msgspec.convert(settings, NamespaceConfig))
         space.bucket.restore(*bucket)
     for each in topics:
         _restore_topic(state, each)

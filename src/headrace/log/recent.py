@@ -12,27 +12,13 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from headrace.batch import Batch
-from headrace.delivery import (
-    Acked,
-    BackoffEnded,
-    Died,
-    Due,
-    Expired,
-    Extended,
-    Fact,
-    Leased,
-    Published,
-    Released,
-    Retried,
-)
+from headrace.delivery import BackoffEnded, Died, Due, Fact, Published
 from headrace.limits import RECENT_BLOCK_BYTES, RECENT_STRETCHES_MAX
 
 __all__ = ["RecentFacts"]
 
 _WIDTH_BITS: Final = 10
 _PARTITION_BITS: Final = 52
-_RUNS: Final = frozenset((Leased, Acked, Retried, Released, Extended, Expired))
-"""Facts about offsets of one partition, what most of a journal is made of."""
 
 
 class RecentFacts:
@@ -99,17 +85,14 @@ class RecentFacts:
     def _look(self) -> None:
         """At what waited."""
         waiting, self._waiting = self._waiting, []
-        rest = []
-        add = self._open.add
-        for fact in waiting:
-            if type(fact) in _RUNS and not fact.bits:  # type: ignore[union-attr]
-                low = fact.first >> _WIDTH_BITS  # type: ignore[union-attr]
-                if (fact.first + fact.count - 1) >> _WIDTH_BITS == low:  # type: ignore[union-attr]
-                    add(fact.pid << _PARTITION_BITS | low)  # type: ignore[union-attr]
-                    continue
-            rest.append(fact)
-        if rest:
-            self._index(rest, ())
+        try:
+            # What most of a journal is made of: one offset, or a few together.
+            self._open |= {fact.pid << _PARTITION_BITS | fact.first >> _WIDTH_BITS for fact in waiting}  # type: ignore[union-attr]
+            waiting = [fact for fact in waiting if fact.count > 1]  # type: ignore[union-attr]
+        except AttributeError:
+            pass  # there are others among them
+        if waiting:
+            self._index(waiting, ())
 
     def _close(self, position: int) -> None:
         self._look()

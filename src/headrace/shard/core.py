@@ -30,6 +30,7 @@ from headrace.delivery import (
     ShardState,
     Span,
     decide,
+    encode_facts_alone,
     evolve_published,
     filtered_of,
     restore,
@@ -131,12 +132,33 @@ class Core:
 
     # -- commands ------------------------------------------------------------------------------------------------
 
-    def execute(self, command: d.Command) -> Done:
-        """Decide a command and append what it brings about."""
-        now_ns = self.clock.now_ns()
-        if self.state.look_at_ns <= now_ns:
-            self._tick(now_ns)
-        return self._apply(command, now_ns)
+    def execute(self, command: d.Command, now_ns: int = 0) -> Done:
+        """Decide a command and append what it brings about. (With a time: what is due by then has been done.)"""
+        state, journal = self.state, self.journal
+        if not now_ns:
+            now_ns = self.clock.now_ns()
+            if state.look_at_ns <= now_ns:
+                self._tick(now_ns)
+        outcome = DECIDE[type(command)](state, command, now_ns)
+        if outcome.batches or outcome.deaths or outcome.needs or outcome.needs_columns or outcome.needs_scan:
+            return self._apply_more(command, outcome, now_ns)
+        facts = outcome.facts
+        if not facts:
+            # The reply may rest on what was appended a moment ago (a duplicate's first copy).
+            return _done((outcome.reply, journal.end_position if outcome.reply else 0))
+        try:
+            position = journal.append(FACTS, encode_facts_alone(facts), reserve=True)
+        except HeadraceError as error:
+            return self._refused(command, outcome, now_ns, error)
+        for fact in facts:
+            kind = type(fact)
+            FOLD[kind](state, fact)
+            if kind in _AFTER:
+                _AFTER[kind](self, fact)
+        self.recent.note_alone(facts, position)
+        if self.observer is not None:
+            self.observer(facts, (), position)
+        return _done((outcome.reply, journal.end_position))
 
     def tick(self) -> int | None:
         """Do one bounded portion of what is due; when to come again, or None."""
@@ -162,11 +184,11 @@ class Core:
         """One portion of what is due; whether to go on. Where dead letters find no room on the disk, those who would
         die stay leased for a while and everything else goes on."""
         if now_ns >= self._full_until_ns:
-            if not isinstance(self._apply(d.Tick(TICK_WORK_MAX), now_ns).reply, HeadraceError):
+            if not isinstance(self.execute(d.Tick(TICK_WORK_MAX), now_ns).reply, HeadraceError):
                 return True
             self._full_until_ns = now_ns + STORAGE_RETRY_NS
         before = self.journal.end_position
-        self._apply(d.Tick(TICK_WORK_MAX, bury=False), now_ns)
+        self.execute(d.Tick(TICK_WORK_MAX, bury=False), now_ns)
         return self.journal.end_position != before
 
     def execute_many(self, commands: Sequence[d.Command]) -> list[Done]:
@@ -186,7 +208,7 @@ class Core:
             if outcome.batches or outcome.deaths or outcome.needs or outcome.needs_columns or outcome.needs_scan:
                 done += self._append_gathered(facts, replies)
                 facts, replies = [], []
-                done.append(self._apply(command, now_ns))
+                done.append(self.execute(command, now_ns))
                 continue
             self._fold(outcome.facts, (), 0)
             facts += outcome.facts
@@ -199,7 +221,7 @@ class Core:
         journal = self.journal
         if facts:
             try:
-                position = journal.append(FACTS, d.encode_facts_alone(facts), reserve=True)
+                position = journal.append(FACTS, encode_facts_alone(facts), reserve=True)
             except HeadraceError as error:
                 raise StorageFailed(f"settlements could not be written: {error.message}") from error
             self.recent.note_alone(facts, position)
@@ -207,29 +229,6 @@ class Core:
                 self.observer(facts, (), position)
         end = journal.end_position
         return [_done((reply, end)) for reply in replies]
-
-    def _apply(self, command: d.Command, now_ns: int) -> Done:
-        state, journal = self.state, self.journal
-        outcome = DECIDE[type(command)](state, command, now_ns)
-        if outcome.batches or outcome.deaths or outcome.needs or outcome.needs_columns or outcome.needs_scan:
-            return self._apply_more(command, outcome, now_ns)
-        facts = outcome.facts
-        if not facts:
-            # The reply may rest on what was appended a moment ago (a duplicate's first copy).
-            return _done((outcome.reply, journal.end_position if outcome.reply else 0))
-        try:
-            position = journal.append(FACTS, d.encode_facts_alone(facts), reserve=type(command) not in _PUBLISHERS)
-        except HeadraceError as error:
-            return self._refused(command, outcome, now_ns, error)
-        for fact in facts:
-            kind = type(fact)
-            FOLD[kind](state, fact)
-            if kind in _AFTER:
-                _AFTER[kind](self, fact)
-        self.recent.note_alone(facts, position)
-        if self.observer is not None:
-            self.observer(facts, (), position)
-        return _done((outcome.reply, journal.end_position))
 
     def _apply_more(self, command: d.Command, outcome: d.Outcome, now_ns: int) -> Done:
         """What brings batches with it, or cannot be decided from the state alone."""
@@ -294,7 +293,7 @@ class Core:
         group = self.state.groups[fact.gid]
         policy = group.policy
         space = group.topic.space
-        if space.settings.concurrency:
+        if space.limited and space.settings.concurrency:
             self.woken.update([other.gid for other in space.groups()])
         if policy.frees or group.backlogs[fact.pid].leased_count + fact.count >= policy.max_in_flight:
             self.woken.add(fact.gid)
