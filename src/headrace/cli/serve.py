@@ -51,7 +51,7 @@ def serve(file: Path | None, settings: tuple[str, ...], print_config: bool, **gi
 
     configure(loaded.config.log)
     asked = [key for key, origin in loaded.origins.items() if origin != DEFAULT_ORIGIN]
-    return run(loaded.config, asked=asked, announce=_announce if sys.stdout.isatty() else None)
+    return run(loaded.config, asked=asked, announce=_announce)
 
 
 def _key(option: str) -> str:
@@ -59,13 +59,15 @@ def _key(option: str) -> str:
 
 
 def _announce(server: Server) -> None:
-    """For somebody who watches: where everything is."""
+    """Where everything is, for whoever started it."""
     schemes = {"native": "headrace", "http": "http", "mqtt": "mqtt", "grpc": "grpc"}
+    secure = "s" if server.config.tls.certificate else ""
     for name, address in server.addresses.items():
-        click.echo(f"  {name:8} {schemes.get(name, name)}://{address}")
+        click.echo(f"  {name:8} {schemes.get(name, name)}{secure}://{address}")
     if server.config.journal == "disk":
         click.echo(f"  {'data':8} {Path(server.config.data_dir).resolve()}")
-    if server.config.auth.keys:
-        click.echo("  who connects needs a token (headrace token create). Ctrl-C stops.")
-    else:
-        click.echo("  no key is configured: only this machine can connect. Ctrl-C stops.")
+    who = (
+        f"with a token of {server.config.auth.keys}" if server.config.auth.keys else "from this machine only (no keys)"
+    )
+    click.echo(f"  clients  {who}. Ctrl-C stops.")
+    sys.stdout.flush()
