@@ -303,7 +303,8 @@ class Ledger:
         self.groups: dict[int, Group] = {}
         self.leases: dict[int, Lease] = {}
         self.full = False
-        self.buried: set[tuple[Any, ...]] = set()
+        self.named: set[tuple[int, int]] = set()
+        self.buried: dict[tuple[str, str, int, int], Stored] = {}
         self.counts: Counter[str] = Counter()
 
     # -- one event -------------------------------------------------------------------------------------------------
@@ -316,7 +317,8 @@ class Ledger:
             self._make(made)
         copies = [stored for stored in event.appended if self._topic_of(stored.pid).is_dead_letters]
         regular = [stored for stored in event.appended if not self._topic_of(stored.pid).is_dead_letters]
-        self.buried = {_origin(copy) for copy in copies}
+        self.buried = {_origin(copy): copy for copy in copies}
+        self.named = {(part.uid, offset) for part in event.parts for offset in part.offsets}
         self._pass_time(deaths)
         command = event.command
         if not isinstance(command, d.SettleMany | d.Leave):  # those may kill; here only time did, before the command
@@ -357,12 +359,18 @@ class Ledger:
             if offsets and group.exact:
                 self._fail(group, lease, offsets, "lease_expired", "", None, deaths, frozenset())
             elif offsets:
-                first = min(group.open[lease.pid][offset].rank for offset in offsets)
+                entries = group.open[lease.pid]
+                back = [  # those who died, or outlived themselves, take nobody back with them
+                    entries[offset].rank
+                    for offset in offsets
+                    if self._place(group, entries[offset]) not in self.buried
+                    and not entries[offset].message.over(now_ns)
+                ]
                 self._limbo(group, lease, offsets, counted=True)
                 for other in [each for each in self.leases.values() if (each.gid, each.pid) == (lease.gid, lease.pid)]:
-                    behind = [o for o in sorted(other.offsets) if group.open[other.pid][o].rank > first]
+                    behind = [o for o in sorted(other.offsets) if back and entries[o].rank > min(back)]
                     for o in behind:  # its own time may be over as well: then that may have counted first
-                        group.open[other.pid][o].fails_most += other.deadline_of(o) <= now_ns
+                        entries[o].fails_most += other.deadline_of(o) <= now_ns
                     self._limbo(group, other, behind, counted=False)
         for group in self.groups.values():
             if group.paused_until is not None and 0 < group.paused_until <= now_ns:
@@ -444,11 +452,16 @@ class Ledger:
             entry.fails += 1
             entry.fails_most = entry.fails
             entry.error = error or entry.error
+            copy = None if group.exact else self.buried.get(self._place(group, entry))
             if entry.message.over(now_ns):
                 self._finish(group, pid, offset, "expired")
-            elif entry.fails > retry.max_retries:
+            elif copy is not None:
+                self._die(group, pid, offset, copy.headers["headrace-dead-reason"], error, lease.consumer, deaths)
+            elif not group.exact and not group.dead_letters:
+                self._limbo(group, lease, [offset], counted=False)  # it may have died, and left nothing
+            elif group.exact and entry.fails > retry.max_retries:
                 self._die(group, pid, offset, "max_retries", error, lease.consumer, deaths)
-            elif retry.total_timeout_ns and now_ns - entry.first_ns >= retry.total_timeout_ns:
+            elif group.exact and retry.total_timeout_ns and now_ns - entry.first_ns >= retry.total_timeout_ns:
                 self._die(group, pid, offset, "total_timeout", error, lease.consumer, deaths)
             else:
                 wait_ns = self._backoff_ns(group, entry.fails) if delay_ns is None else delay_ns
@@ -471,8 +484,13 @@ class Ledger:
         dies = entry.fails + 1 > retry.max_retries or (
             retry.total_timeout_ns and self.now_ns - entry.first_ns >= retry.total_timeout_ns
         )
-        place = group.topic.pids.index(entry.message.stored.pid), entry.message.stored.offset
-        return bool(dies) and (group.topic.name, group.name, *place) not in self.buried
+        named = (entry.lease, entry.message.stored.offset) in self.named  # then the command is what buried it
+        return bool(dies) and (named or self._place(group, entry) not in self.buried)
+
+    @staticmethod
+    def _place(group: Group, entry: Entry) -> tuple[str, str, int, int]:
+        stored = entry.message.stored
+        return group.topic.name, group.name, group.topic.pids.index(stored.pid), stored.offset
 
     def _take_back(self, group: Group, pid: int, rank: tuple[int, int, int], own: Any) -> None:
         """Where order is by partition, what was handed out behind a message that goes back goes back too."""
@@ -796,14 +814,14 @@ class Ledger:
                     raise Violation(f"{name}: message {other} of its key is {blocker.state}")
                 if blocker.state == READY and (
                     (blocker.started and not entry.started)
-                    or (blocker.started == entry.started and blocker.rank < entry.rank)
+                    or (blocker.started == entry.started and self._surely_before(blocker, entry))
                 ):
                     raise Violation(f"{name}: message {other} of its key comes before it")
         elif group.fifo:
             for other, blocker in group.open[pid].items():
                 if (pid, other) in taken or blocker.state == SCHED or self._loose(entry, blocker):
                     continue
-                if blocker.state == WAIT or blocker.rank < entry.rank:
+                if blocker.state == WAIT or self._surely_before(blocker, entry):
                     if blocker.state == LEASED and self.leases[blocker.lease].consumer == consumer:
                         continue
                     if blocker.state in (LIMBO, READY, LEASED) and blocker.message.over(self.now_ns):
@@ -811,6 +829,15 @@ class Ledger:
                     if self._maybe_final(group, blocker):
                         continue
                     raise Violation(f"{name}: message {other} is {blocker.state} and comes before it")
+
+    @staticmethod
+    def _surely_before(one: Entry, other: Entry) -> bool:
+        return one.rank < other.rank and not Ledger._tied(one, other)
+
+    @staticmethod
+    def _tied(one: Entry, other: Entry) -> bool:
+        """Of two in order, one appended and one come due in the same millisecond, either may be the first."""
+        return one.rank[0] == other.rank[0] and one.rank[1] != other.rank[1]
 
     def _maybe_final(self, group: Group, entry: Entry) -> bool:
         """A message in limbo may have died and left nothing, or been purged."""
@@ -881,6 +908,8 @@ class Ledger:
                 if entry.message.only_gid >= 0:
                     blocked.add(key)  # see _loose: it or another of its key is next
                 place = (not entry.started, entry.rank)
+                if key in heads and not (entry.started or heads[key][2].started) and self._tied(entry, heads[key][2]):
+                    blocked.add(key)
                 if key not in heads or place < heads[key][0]:
                     heads[key] = (place, offset, entry)
         found += [(offset, entry) for key, (_, offset, entry) in heads.items() if key not in blocked]
@@ -1133,9 +1162,6 @@ class Ledger:
                 continue
             partition = self.partitions[pid]
             wanted = {o for group in groups for o, e in group.open[pid].items() if e.state in (READY, WAIT)}
-            for group in groups:
-                for entry in group.open[pid].values():
-                    entry.maybe_gone = entry.maybe_gone or self._unsure(entry)
             wanted |= partition.scheduled
             wanted -= {o for group in groups for o, e in group.open[pid].items() if e.state == LEASED}
             for offset in wanted:
@@ -1166,7 +1192,9 @@ class Ledger:
             if lease.consumer != command.consumer:
                 continue
             offsets = sorted(lease.offsets)
-            if command.clean:
+            if lease.unsure:
+                self._limbo(group, lease, offsets, counted=not command.clean)
+            elif command.clean:
                 self._release(group, lease.pid, offsets, own)
             else:
                 self._fail(group, lease, offsets, "disconnect", "", 0, deaths, own)
@@ -1237,7 +1265,10 @@ class Ledger:
             group = next((self.groups[g] for g in topic.gids if self.groups[g].name == h["headrace-dead-group"]), None)
             old = int(h["headrace-dead-offset"])
             part = self.partitions[stored.pid]
-            front_ms = max(1, part.log[old].stored.append_ns // MS - 1)
+            # Just before its old place in time; what retention took has none any more, and comes first.
+            known_ms = part.log[min(part.start, part.end - 1)].stored.append_ns // MS
+            old_ms = part.log[old].stored.append_ns // MS
+            front_ms = max(1, old_ms - 1) if old_ms >= known_ms else 1
             self._enter(stored, group.gid if group else -1, front_ms if group else 0)
             self._remove(dead, offset, "dropped")
         if left:

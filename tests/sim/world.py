@@ -24,9 +24,10 @@ from headrace.clock import ManualClock
 from headrace.delivery import restore, snapshot
 from headrace.errors import HeadraceError, StorageFailed, StorageFull
 from headrace.journal import DiskJournal, MemoryJournal
+from headrace.limits import STORAGE_RETRY_NS
 from headrace.shard.core import Core
 from headrace.testing import Fault, PowerCut, SimulatedDisk
-from sim.ledger import LEASE_GRAIN_NS, MS, Event, Given, Ledger, Made, Part, Sent, Stored, Violation
+from sim.ledger import LEASE_GRAIN_NS, MS, SILENCE_NS, Event, Given, Ledger, Made, Part, Sent, Stored, Violation
 
 WHERE: Final = "/shard"
 IDENTITY: Final = b"one-and-the-same"
@@ -87,9 +88,10 @@ class World:
         self.file_bytes = rng.choice((8192, 16384, 65536, 1 << 20))
         self.snapshot_position = -1
         self.twin: Any = None
-        self.twin_left = 0
+        self.twin_left = self.twin_ns = 0
         self.twin_facts: list[Any] = []
         self.crashes = 0
+        self.full_until_ns = 0
         self._open()
         self._begin()
 
@@ -189,7 +191,7 @@ class World:
             parts=parts,
             cancels=cancels,
             frames=frames,
-            full=self.disk is not None and self.disk.room_total_bytes != ROOM_BYTES,
+            full=self._is_full() or now_ns < self.full_until_ns,
         )
         event.position = 0 if done is None else done.position
         event.appended = self._appended()
@@ -299,13 +301,14 @@ class World:
             self.twin = Core(_TwinJournal(self.journal, position, data), self.clock, node_id=NODE)
             self.twin.clock = self.core.clock
             self.twin.observer = lambda seen, batches, position: self.twin_facts.extend(seen)
-            self.twin_left = STEPS_OF_TWIN
+            self.twin_left, self.twin_ns = STEPS_OF_TWIN, self.now_ns()
 
     def _compare_twin(self, command: Any, run: Callable[[Any, Any], Any], facts: list[Any], done: Any) -> None:
         if self.twin is None:
             return
         full = done is not None and isinstance(done.reply, HeadraceError) and done.reply.code == "storage_full"
-        if full or self.twin_left <= 0:
+        if full or self.twin_left <= 0 or self.now_ns() - self.twin_ns >= SILENCE_NS // 2:
+            # (A restored shard has heard of its members when it began.)
             self.twin = None
             return
         self.twin_left -= 1
@@ -355,8 +358,13 @@ class World:
         if self.disk is not None:
             self.disk.room_total_bytes = self.disk._used_bytes() + self.rng.choice((0, 1000, 20_000))
 
+    def _is_full(self) -> bool:
+        return self.disk is not None and self.disk.room_total_bytes != ROOM_BYTES
+
     def free_disk(self) -> None:
         if self.disk is not None:
+            if self._is_full():
+                self.full_until_ns = self.now_ns() + STORAGE_RETRY_NS
             self.disk.room_total_bytes = ROOM_BYTES
 
     def die(self, how: str) -> None:

@@ -6,7 +6,7 @@
           + fresh            in mode key: not yet looked at
           + parked           in mode key: behind an earlier message of the same key
     leases                   leased
-    done                     settled; ``dead``, ``expired`` and ``dropped`` say which of those were not acked
+    done                     settled; ``dead``, ``expired``, ``cancelled`` and ``dropped`` say which were not acked
 
 Mode key. ``chains`` maps a key's hash to its messages that have been looked at and are not settled: the first one is
 the head (in a lane, leased or waiting), the others are parked. A message is looked at when someone wants to lease and
@@ -118,6 +118,7 @@ class Backlog:
     __slots__ = (
         "acked_count",
         "backoffs",
+        "cancelled",
         "cancelled_count",
         "chains",
         "dead",
@@ -177,6 +178,7 @@ class Backlog:
         self.done = BitMap64()
         self.dead = BitMap64()
         self.expired = BitMap64()
+        self.cancelled = BitMap64()
         self.dropped = BitMap64()
         self.acked_count = self.dead_count = self.expired_count = 0
         self.cancelled_count = self.dropped_count = 0

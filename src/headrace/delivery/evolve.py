@@ -235,6 +235,7 @@ def _cancelled(state: State, fact: f.Cancelled) -> None:
         mine = _seen(backlog, span)
         if mine.count:
             add(backlog.done, mine)
+            add(backlog.cancelled, mine)
         backlog.cancelled_count += mine.count
     scheduled, moved = partition.scheduled, partition.moved
     partition.schedule.compact(lambda due_ms, o: o in scheduled and moved.get(o, due_ms) == due_ms)

@@ -73,7 +73,7 @@ def gone_silent(state: State, group: Group, now_ns: int) -> list[str]:
     busy = {lease.consumer for backlog in group.backlogs.values() for lease in backlog.leases.values()}
     return [
         consumer
-        for consumer, heard_ns in group.members.items()
+        for consumer, heard_ns in sorted(group.members.items())
         if consumer not in busy and now_ns - heard_ns >= MEMBER_SILENCE_NS
     ]
 

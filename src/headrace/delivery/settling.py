@@ -174,7 +174,7 @@ def _acked_before(group: Group, pid: int, span: Span) -> Span:
     if backlog is None:
         return EMPTY
     acked = span.bitmap() & backlog.done
-    for others in (backlog.dead, backlog.expired, backlog.dropped, backlog.filtered, backlog.partition.gone):
+    for others in (backlog.dead, backlog.expired, backlog.cancelled, backlog.dropped, backlog.filtered):
         if others:
             acked -= others
     return span_of(acked)

@@ -235,7 +235,17 @@ def _backlog(backlog: Backlog) -> list[Any]:
         _due(backlog.backoffs, lambda due_ms, o: o in waiting and tries[o].due_ms == due_ms),
         [_lease(lease) for lease in backlog.leases.values()],
         sorted([offset, *known.as_list()] for offset, known in tries.items()),
-        [_bits(bits) for bits in (backlog.done, backlog.dead, backlog.expired, backlog.dropped, backlog.filtered)],
+        [
+            _bits(bits)
+            for bits in (
+                backlog.done,
+                backlog.dead,
+                backlog.expired,
+                backlog.cancelled,
+                backlog.dropped,
+                backlog.filtered,
+            )
+        ],
         [
             backlog.acked_count,
             backlog.dead_count,
@@ -257,7 +267,7 @@ def _restore_backlog(state: State, group: Group, plain: list[Any]) -> None:
     backlog.waiting = BitMap64.deserialize(waiting)
     backlog.backoffs = _restore_due(backoffs)
     backlog.tries = {offset: Try(*entry) for offset, *entry in tries}
-    backlog.done, backlog.dead, backlog.expired, backlog.dropped, backlog.filtered = (
+    backlog.done, backlog.dead, backlog.expired, backlog.cancelled, backlog.dropped, backlog.filtered = (
         BitMap64.deserialize(bits) for bits in sets
     )
     (

@@ -47,7 +47,7 @@ def decide_tick(state: State, command: Tick, now_ns: int) -> Outcome:
         if not command.bury:
             deaths.clear()
         room -= over.count
-        if room <= 0 or lease.backlog.group.policy.fifo:
+        if room <= 0 or (lease.backlog.group.policy.fifo and (facts or deaths)):
             break  # by partition: what one expiry takes back must be gone before the next is looked at
     if deaths or facts:
         return Outcome(outlived_expire(state, facts, now_ns), deaths=deaths)
@@ -103,12 +103,13 @@ def undo_tick(state: State, outcome: Outcome, now_ns: int) -> None:
 
 
 def _lapsing(state: State, partition: Partition, now_ns: int, room: int, facts: list[f.Fact]) -> bool:
-    due_ms = partition.lifetimes.next_due_ms()
-    if due_ms is None or due_ms > now_ns // MS_NS:
-        return False
-    if not facts:
-        _lifetimes(state, partition.pid, now_ns // MS_NS, now_ns, room, facts)
-    return True
+    """Whether lifetimes that are over have to be noted first; that is begun if nothing else is under way."""
+    now_ms = now_ns // MS_NS
+    while (due_ms := partition.lifetimes.next_due_ms()) is not None and due_ms <= now_ms:
+        if facts:
+            return True
+        _lifetimes(state, partition.pid, now_ms, now_ns, room, facts)
+    return bool(facts) and type(facts[0]) is f.Lapsed
 
 
 def _over(lease: Lease, now_ns: int) -> Span:

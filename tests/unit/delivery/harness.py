@@ -388,7 +388,7 @@ def states_of(backlog: Backlog) -> dict[int, State]:
             found[offset] = State.FILTERED
         elif offset in backlog.dropped:
             found[offset] = State.DROPPED
-        elif offset in partition.gone:
+        elif offset in backlog.cancelled:
             found[offset] = State.CANCELLED
         else:
             found[offset] = State.ACKED
