@@ -40,7 +40,7 @@ from headrace.limits import HANDOVER_NS, MEMBER_SILENCE_NS, PRODUCER_BATCHES_KEP
 
 __all__ = ["restore", "snapshot"]
 
-VERSION: Final = 5
+VERSION: Final = 6
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
 
