@@ -212,6 +212,26 @@ NATIVE_FRAME_RATE_MIN: Final = 16 * KIB
 # -- front-ends -------------------------------------------------------------------------------------------------------
 LISTEN_BACKLOG: Final = 1024
 """Connections the kernel keeps for us between two rounds of the loop."""
+ALERT_GATHER_NS: Final = SECOND_NS
+"""Deaths of one second are one alert."""
+ALERT_MESSAGES_MAX: Final = 20
+"""Messages an alert shows of one topic and group; all are counted."""
+ALERT_GROUPS_MAX: Final = 100
+"""Topics and groups one alert shows."""
+ALERT_ADDRESSES_MAX: Final = 1_000
+"""Addresses that alerts wait for: the topics of one server share a few."""
+ALERT_ERROR_CHARS: Final = 500
+"""Of the error text of a dead message."""
+ALERT_TIMEOUT_NS: Final = 10 * SECOND_NS
+"""For an alert to be taken."""
+ALERT_TRIES: Final = 10
+"""With the waits below some 17 minutes."""
+ALERT_BACKOFF_NS: Final = 2 * SECOND_NS
+"""After the first failure; doubled each time."""
+ALERT_BACKOFF_MAX_NS: Final = 300 * SECOND_NS
+"""The longest wait between two tries."""
+ALERT_LAST_NS: Final = 2 * SECOND_NS
+"""At a stop, for what has not been told yet."""
 SPAN_LINKS_MAX: Final = 32
 """Messages of a batch whose trace context is looked at: each is a few µs and a line in the collector."""
 METRICS_GROUPS_MAX: Final = 5_000

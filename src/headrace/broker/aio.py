@@ -314,6 +314,7 @@ class LoopBroker:
             for subscription in list(subscriptions):
                 subscription.close()
         self._keeper.cancel()
+        await self._loop.run_in_executor(None, self.broker.alerts.close)
         await self.host.close()
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from headrace.batch import Batch
+from headrace.broker.alerts import Alerts
 from headrace.broker.messages import at_offsets
 from headrace.broker.quotas import Quotas
 from headrace.broker.templates import TopicTemplates
@@ -67,6 +68,7 @@ class Broker:
         self.templates = TopicTemplates(topic_defaults or TopicConfig(), topic_templates)
         self.auto_create = auto_create
         self.quotas = Quotas(core)
+        self.alerts = Alerts(core)
         self.latencies: dict[int, Histogram] = {}  # by topic
         self._turn = 0
 
@@ -77,6 +79,7 @@ class Broker:
         consumers are over. What was leased stays leased until it is settled or its time is up; a consumer that comes
         back may still settle it.
         """
+        self.alerts.start()
         for group in list(self.core.state.groups.values()):
             if not group.durable:
                 self.execute(DeleteGroup(group.gid))

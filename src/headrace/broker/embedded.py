@@ -121,6 +121,7 @@ class EmbeddedPort:
         return reply
 
     def close(self) -> None:
+        self.broker.alerts.close()
         self.host.close()
 
 

@@ -98,6 +98,7 @@ class Core:
         "manifest",
         "node_id",
         "observer",
+        "on_deaths",
         "recent",
         "state",
         "tail",
@@ -121,6 +122,8 @@ class Core:
         self.logs: dict[int, PartitionLog] = {}
         self.woken: set[int] = set()  # groups that may have got something ready since this was last emptied
         self.observer: Any = None
+        self.on_deaths: Callable[[Sequence[d.Fact], Sequence[Batch], int], None] | None = None
+        """Told of each frame in which messages died: its facts, its batches, where it ends. It need not be durable."""
         self.state = ShardState(node_id)
         self.manifest = Manifest()
         self.cold = ColdLog(self.manifest, store, archive)
@@ -252,6 +255,8 @@ class Core:
             return self._refused(command, outcome, now_ns, error)
         self._fold(facts, batches, position)
         self.recent.note(facts, batches, position)
+        if outcome.deaths and self.on_deaths is not None:
+            self.on_deaths(facts, batches, journal.end_position)
         if self.observer is not None:
             self.observer(facts, batches, position)
         return Done(outcome.reply, journal.end_position)
