@@ -106,16 +106,17 @@ class Batch:
         The buffer must not change while the batch lives.
         """
         view = memoryview(buffer)
-        if len(view) < layout.HEAD_BYTES:
+        size = len(view)
+        if size < _HEAD_BYTES:
             raise check.short(view)
-        magic, version, _, columns, count, length, base_offset, base_id, time = layout.HEAD.unpack_from(view)
-        check.recognised(magic, version)
-        if length != len(view):
-            raise check.wrong_length(length, len(view))
+        magic, version, _, columns, count, length, base_offset, base_id, time = _head_at(view)
+        if magic != layout.MAGIC or version != layout.VERSION:
+            check.recognised(magic, version)
+        if length != size:
+            raise check.wrong_length(length, size)
         stamp = (base_offset, base_id, time)
-        if not columns & (_TIMES | layout.PRODUCER):
-            at = layout.HEAD_BYTES
-            return Batch(bytes(view[:at]), view[at:], b"", columns, count, stamp, None)
+        if not columns & _TIMES_OR_PRODUCER:
+            return Batch(bytes(view[:_HEAD_BYTES]), view[_HEAD_BYTES:], b"", columns, count, stamp, None)
         at = layout.head_bytes(columns)
         tail_at = length - layout.tail_bytes(columns, count)
         producer = None
@@ -619,7 +620,10 @@ class Batch:
         return arrow.record_batch(self.columns, self.count, self._body, self._tail, found, numbers)
 
 
+_HEAD_BYTES: Final = layout.HEAD_BYTES
+_head_at: Final = layout.HEAD.unpack_from
 _TIMES: Final = layout.DELIVER | layout.EXPIRES
+_TIMES_OR_PRODUCER: Final = _TIMES | layout.PRODUCER
 _GAPS: Final = (
     (layout.KEY, layout.KEY_GAPS),
     (layout.DEDUP, layout.DEDUP_GAPS),

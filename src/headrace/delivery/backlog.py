@@ -289,16 +289,16 @@ class Backlog:
         """A batch came in; ``later``: those of it that are not due, ``lanes``: by priority where they differ."""
         if self.stop >= 0:
             end = min(end, self.stop)
-        base = max(base, self.start)
+        if base < self.start:
+            base = self.start
         if base >= end:
             return
-        fifo = self.group.policy.fifo
         if not self.indexed or (self.keyed and (self.fresh or self._needs_keys(base))):
             self.fresh.add_range(base, end)
             if later:
                 self.fresh -= later
             return
-        if lanes is None or fifo:
+        if lanes is None or self.group.policy.fifo:
             lane = self.lane(NORMAL)
             lane.main.add_range(base, end)
             if later:

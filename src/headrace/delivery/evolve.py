@@ -147,34 +147,28 @@ _NOTHING = BitMap64()
 def evolve_published(state: State, fact: f.Published, batch: Batch) -> None:
     partition = state.partitions[fact.pid]
     topic = partition.topic
-    had_outliving = partition.next_outliving_ms() is not None
+    outliving = partition.outliving
     base, end = partition.append(batch, fact.repeats)
-    state.last_id = max(state.last_id, partition.last_id)
-    state.now_ns = max(state.now_ns, batch.append_time_ns)
+    if partition.last_id > state.last_id:
+        state.last_id = partition.last_id
+    if batch.append_time_ns > state.now_ns:
+        state.now_ns = batch.append_time_ns
     topic.room -= batch.count
-
-    later = _NOTHING
-    if partition.schedule and partition.scheduled:
-        delayed = BitMap64(range(base, end)) & partition.scheduled
-        if delayed:
-            later = delayed
-            state.arm(SCHEDULE, partition.pid, 0, partition.schedule.next_due_ms())
-    if partition.lifetimes:
-        state.arm(LIFETIMES, partition.pid, 0, partition.lifetimes.next_due_ms())
-    if not had_outliving:
+    if not outliving:
         state.arm(OUTLIVING, partition.pid, 0, partition.next_outliving_ms())
-
-    dedup_ids = batch.dedup_ids()
-    if dedup_ids is not None:
-        at_ns = batch.append_time_ns
-        since_ns = at_ns - topic.settings.dedup_window_ns
-        for i, dedup_id in enumerate(dedup_ids):
-            if dedup_id:
-                topic.dedup.note(bytes(dedup_id), at_ns, batch.base_id + i, fact.pid, base + i, since_ns)
-
+    later, lanes = _NOTHING, None
+    if batch.columns:  # more than values
+        later = _note_times(state, partition, base, end)
+        lanes = _by_lane(batch, base)
+        dedup_ids = batch.dedup_ids()
+        if dedup_ids is not None:
+            at_ns = batch.append_time_ns
+            since_ns = at_ns - topic.settings.dedup_window_ns
+            for i, dedup_id in enumerate(dedup_ids):
+                if dedup_id:
+                    topic.dedup.note(bytes(dedup_id), at_ns, batch.base_id + i, fact.pid, base + i, since_ns)
     if fact.only_gid >= 0:
         partition.private.add_range(base, end)
-    lanes = _by_lane(batch, base)
     for group in topic.groups.values():
         backlog = group.backlogs[fact.pid]
         if fact.only_gid >= 0 and group.gid != fact.only_gid:
@@ -189,6 +183,18 @@ def evolve_published(state: State, fact: f.Published, batch: Batch) -> None:
         span = unpack(first, count, bits)
         group_backlog.discard_unleased(span.bitmap())
         _filter(group_backlog, span)
+
+
+def _note_times(state: State, partition: Partition, base: int, end: int) -> BitMap64:
+    """Arm the alarms of a new batch's own times; which of its messages are not due yet."""
+    if partition.lifetimes:
+        state.arm(LIFETIMES, partition.pid, 0, partition.lifetimes.next_due_ms())
+    if partition.schedule and partition.scheduled:
+        delayed = BitMap64(range(base, end)) & partition.scheduled
+        if delayed:
+            state.arm(SCHEDULE, partition.pid, 0, partition.schedule.next_due_ms())
+            return delayed
+    return _NOTHING
 
 
 def _by_lane(batch: Batch, base: int) -> list[tuple[int, BitMap64]] | None:

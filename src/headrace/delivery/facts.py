@@ -13,6 +13,7 @@ so that one frame, whole or not at all, holds everything that one command brough
 from __future__ import annotations
 
 from collections.abc import Sequence
+from struct import Struct
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -407,6 +408,7 @@ Fact: TypeAlias = (
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(list[Fact]).decode
+_length: Final = Struct("<I").unpack_from
 _LENGTHS: Final = [size.to_bytes(4, "little") for size in range(512)]
 
 
@@ -427,8 +429,10 @@ def encode_alone(facts: Sequence[Fact]) -> bytes:
 
 def decode(body: memoryview | bytes) -> tuple[list[Fact], list[Batch]]:
     """The facts of a frame's body and the batches of its Published facts."""
+    end = 4 + _length(body)[0]
+    if end == len(body):
+        return _decode(body[4:]), []
     view = memoryview(body)
-    end = 4 + int.from_bytes(view[:4], "little")
     facts = _decode(view[4:end])
     batches = []
     for fact in facts:

@@ -124,8 +124,9 @@ class Partition:
             self.mark_ms.append(at_ms)
         self.end = end
         self.last_id = batch.base_id + batch.count - 1
-        self.add_column(batch)
-        self._schedule(batch, base)
+        if batch.columns:  # more than values
+            self.add_column(batch)
+            self._schedule(batch, base)
         if batch.producer_id:
             seen = self.producers.get(batch.producer_id)
             if seen is None:
@@ -213,6 +214,11 @@ class Partition:
         if not ttl_ns or not self.mark_ms:
             return 0
         return max(self._lapsed_to, self.first_after((now_ns - ttl_ns) // _MS_NS))
+
+    @property
+    def outliving(self) -> bool:
+        """Whether there are messages under the topic's ttl."""
+        return self._lapsed_to < self.end and self.topic.settings.message_ttl_ns > 0
 
     def next_outliving_ms(self) -> int | None:
         """When the next stretch under the topic's ttl comes to its end."""

@@ -41,6 +41,12 @@ class RecentFacts:
         """Take in the facts of the frame at a position."""
         if position >= self._full_at:
             self._close(position)
+        first = facts[0]
+        if len(facts) == 1 and type(first) is Published:
+            low = batches[0].base_offset >> _WIDTH_BITS
+            if (batches[0].base_offset + batches[0].count - 1) >> _WIDTH_BITS == low:
+                self._open.add(first.pid << _PARTITION_BITS | low)
+                return
         self._index(facts, batches)
 
     def _index(self, facts: Sequence[Fact], batches: Sequence[Batch]) -> None:

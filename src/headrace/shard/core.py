@@ -283,7 +283,10 @@ class Core:
 
     def _fold_published(self, fact: d.Published, batch: Batch, position: int, *, live: bool) -> None:
         evolve_published(self.state, fact, batch)
-        self.log(fact.pid).append(batch, position, keep=live)
+        log = self.logs.get(fact.pid)
+        if log is None:
+            log = self._new_log(fact.pid)
+        log.append(batch, position, keep=live)
         if live:
             self.woken.update([group.gid for group in self.state.partitions[fact.pid].topic.groups.values()])
 
@@ -318,7 +321,8 @@ class Core:
 
     def log(self, pid: int) -> PartitionLog:
         """The log of a partition (an empty one where nothing was ever published)."""
-        return self.logs.get(pid) or self._new_log(pid)
+        log = self.logs.get(pid)  # not "or": a log whose messages were all let go is empty and still knows its end
+        return self._new_log(pid) if log is None else log
 
     def _contents(self, places: Sequence[tuple[int, int]]) -> dict[tuple[int, int], MessageView]:
         """The messages at these places; those whose log is gone are missing."""
@@ -405,7 +409,10 @@ class Core:
         except msgspec.MsgspecError as error:
             raise Corrupt(f"the frame at position {frame.position} holds no facts this build knows: {error}") from error
         self._fold(facts, batches, frame.position, live=False)
-        self.recent.note(facts, batches, frame.position)
+        if batches:
+            self.recent.note(facts, batches, frame.position)
+        else:
+            self.recent.note_alone(facts, frame.position)
 
     # -- sealed files --------------------------------------------------------------------------------------------
 
