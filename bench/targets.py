@@ -90,6 +90,13 @@ TARGETS: dict[tuple[str, str], Figure] = {
     ("delivery/backlog", "lease 100 + ack 100, ratio"): at_most(1.5, "x"),
     ("delivery/recovery", "published in batches of 100"): at_most(5, "s"),
     ("delivery/recovery", "published one by one"): at_most(5, "s"),
+    # a server process
+    ("server/idle", "resident, idle"): at_most(70, "MiB"),
+    ("server/idle", "an idle connection"): at_most(20, "KiB"),
+    ("server/backlog", "resident, all waiting"): at_most(200, "MiB"),
+    ("server/backlog", "kill to first delivery"): at_most(5, "s"),
+    ("server/publish_one", "p50 beside sync and round trip"): at_most(1.5, "x"),
+    ("server/connects", "left behind"): at_most(8, "MiB"),
 }
 """By workload and name of the number, what it is to reach; the value of each is a placeholder. A row whose number is
 missing from a run of its workload is an error of the run."""

@@ -148,7 +148,7 @@ def test_packet_survives_the_trip_whole_and_cut(packet: Any) -> None:
         assert not isinstance(decode(frame[:size]), tuple)
 
 
-@settings(max_examples=300)
+@settings(max_examples=max(300, settings.default.max_examples))
 @given(
     st.lists(st.sampled_from(FRAMES) | packets.map(lambda packet: b"".join(encode(packet))), min_size=1, max_size=6),
     st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=6),
