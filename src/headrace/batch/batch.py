@@ -365,6 +365,11 @@ class Batch:
         start, end = layout.BOUNDS.unpack_from(self._body, found.dedup_offsets + 4 * index)
         return bytes(self._body[found.dedups + start : found.dedups + end]) or None
 
+    @property
+    def has_headers(self) -> bool:
+        """Whether any message has headers."""
+        return bool(self.columns & layout.HEADERS)
+
     def header_items(self, index: int) -> list[tuple[str, str | bytes]]:
         """The headers of one message in their order, repeated names included."""
         self._index(index)

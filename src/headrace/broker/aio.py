@@ -12,7 +12,7 @@ its consumer. Where order is by partition the shares follow from who owns what, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from headrace.broker.administration import Administration
 from headrace.broker.broker import Broker
 from headrace.broker.embedded import open_core
 from headrace.broker.portions import Portions
-from headrace.calls import LeasedBatch, Part, Settle, Settled
+from headrace.calls import LeasedBatch, Part, Run, Settle, Settled
 from headrace.clock import SystemClock
 from headrace.config import TopicConfig
 from headrace.delivery import Group, Join, share_credit
@@ -31,7 +31,7 @@ from headrace.limits import MEMBER_SILENCE_NS, PREFETCH_MAX
 from headrace.shard.core import Core, Done
 from headrace.shard.loop import LoopHost
 
-__all__ = ["AsyncEmbeddedPort", "LoopBroker", "Subscription", "open_async_port"]
+__all__ = ["AsyncEmbeddedPort", "LoopBroker", "Pull", "Subscription", "open_async_port"]
 
 Callback = Callable[[Any], None]
 Deliver = Callable[[list[LeasedBatch]], None]
@@ -83,6 +83,101 @@ class Subscription:
             self._on_end(error)
 
 
+class Pull:
+    """A lease that waits for its first message. Its callback comes once: with what was leased, with nothing at the
+    deadline, with an error, or, when it was cancelled, never; what it got then is given back."""
+
+    __slots__ = (
+        "_broker",
+        "_callback",
+        "_consumer",
+        "_lease_ns",
+        "_most",
+        "_namespace",
+        "_timer",
+        "_waits",
+        "cancelled",
+        "deadline",
+        "gid",
+        "over",
+    )
+
+    def __init__(
+        self, broker: LoopBroker, namespace: str, consumer: str, most: int, lease_ns: int | None, callback: Callback
+    ) -> None:
+        self._broker = broker
+        self._namespace = namespace
+        self._consumer = consumer
+        self._most = most
+        self._lease_ns = lease_ns
+        self._callback = callback
+        self._timer: asyncio.TimerHandle | None = None
+        self._waits = False
+        self.gid = 0
+        self.deadline = 0.0
+        self.over = False
+        self.cancelled = False
+
+    def got(self, reply: Any) -> None:
+        """What an attempt to lease brought."""
+        if self.over:
+            if self.cancelled and isinstance(reply, list) and reply:
+                self._broker.give_back(self.gid, self._namespace, reply)
+            return
+        if reply or isinstance(reply, HeadraceError):
+            self._end(reply)
+        elif self._broker.time() >= self.deadline:
+            self._end([])
+        else:
+            self._wait()
+
+    def _wait(self) -> None:
+        broker = self._broker
+        group = broker.core.state.groups.get(self.gid)
+        if group is None:
+            self._end(UnknownGroup("the group was deleted"))
+            return
+        if self._timer is None:
+            self._timer = broker.call_at(self.deadline, self._late)
+        self._waits = True
+        broker.wait_for_ready(self.gid, self._wake)
+        broker.pace(group)
+
+    def _wake(self) -> None:
+        """At the end of this round of the loop: what comes in together is leased together."""
+        self._waits = False
+        self._broker.call_soon(self._try_again)
+
+    def _try_again(self) -> None:
+        if self.over:
+            return
+        broker = self._broker
+        broker.host.then(
+            lambda: broker.broker.lease_from(broker.group_of(self.gid), self._consumer, self._most, self._lease_ns),
+            self.got,
+        )
+
+    def _late(self) -> None:
+        self._timer = None
+        if self._waits:
+            self._end([])
+
+    def _end(self, reply: Any) -> None:
+        self.cancel()
+        self.cancelled = False
+        self._callback(reply)
+
+    def cancel(self) -> None:
+        """Nobody waits for it any more."""
+        self.over = self.cancelled = True
+        if self._waits:
+            self._waits = False
+            self._broker.wait_no_more(self.gid, self._wake)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
 class LoopBroker:
     """The broker of one event loop. Create it inside the loop."""
 
@@ -95,7 +190,7 @@ class LoopBroker:
         self._loop = asyncio.get_running_loop()
         self.administration.tracing.hungry = self._hungry
         self._subscriptions: dict[int, list[Subscription]] = {}
-        self._polls: dict[int, list[asyncio.Future[None]]] = {}
+        self._polls: dict[int, list[Callable[[], None]]] = {}
         self._planned: set[int] = set()
         self._turn = 0
         self._keeper = self._loop.call_later(MEMBER_SILENCE_NS / 3e9, self._keep_members)
@@ -150,24 +245,57 @@ class LoopBroker:
         deadline = self._loop.time() + wait_ns / 1e9
         while True:
             leased: list[LeasedBatch] = await self.host.run(
-                lambda: self.broker.lease_from(self._group(gid), consumer, most, lease_ns)
+                lambda: self.broker.lease_from(self.group_of(gid), consumer, most, lease_ns)
             )
             left = deadline - self._loop.time()
             if leased or left <= 0:
                 return leased
             poll: asyncio.Future[None] = self._loop.create_future()
-            self._polls.setdefault(gid, []).append(poll)
-            self._pace(self._group(gid))
+            wake = partial(_wake, poll)
+            self.wait_for_ready(gid, wake)
+            self.pace(self.group_of(gid))
             try:
                 await asyncio.wait_for(poll, left)
             except TimeoutError:
                 return []
             finally:
-                polls = self._polls.get(gid)
-                if polls is not None and poll in polls:
-                    polls.remove(poll)
+                self.wait_no_more(gid, wake)
 
-    def _group(self, gid: int) -> Group:
+    def lease_then(
+        self,
+        namespace: str,
+        topic: str,
+        group: str,
+        consumer: str,
+        most: int,
+        callback: Callback,
+        *,
+        wait_ns: int = 0,
+        lease_ns: int | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> Pull | None:
+        """``lease`` with a callback. A pull that has to wait is returned, so that it can be cancelled."""
+        pull = Pull(self, namespace, consumer, most, lease_ns, callback)
+
+        def lease() -> Done:
+            pull.gid = self.broker.group(namespace, topic, group, options).gid
+            return self.broker.lease_from(self.group_of(pull.gid), consumer, most, lease_ns)
+
+        if wait_ns > 0:
+            pull.deadline = self._loop.time() + wait_ns / 1e9
+        self.host.then(lease, pull.got)
+        return None if pull.over else pull
+
+    def wait_for_ready(self, gid: int, wake: Callable[[], None]) -> None:
+        """Call ``wake`` once, when the group may have something ready."""
+        self._polls.setdefault(gid, []).append(wake)
+
+    def wait_no_more(self, gid: int, wake: Callable[[], None]) -> None:
+        polls = self._polls.get(gid)
+        if polls is not None and wake in polls:
+            polls.remove(wake)
+
+    def group_of(self, gid: int) -> Group:
         group = self.core.state.groups.get(gid)
         if group is None:
             raise UnknownGroup("the group was deleted")
@@ -175,7 +303,7 @@ class LoopBroker:
 
     def _hungry(self, gid: int) -> int:
         """How many ask for messages of a group now."""
-        waiting = sum(not poll.done() for poll in self._polls.get(gid, ()))
+        waiting = len(self._polls.get(gid, ()))
         return waiting + sum(each.credit_left > 0 for each in self._subscriptions.get(gid, ()))
 
     def _keep_members(self) -> None:
@@ -233,9 +361,8 @@ class LoopBroker:
                 self.plan(gid)
             polls = self._polls.pop(gid, None)
             if polls is not None:
-                for poll in polls:
-                    if not poll.done():
-                        poll.set_result(None)
+                for wake in polls:
+                    wake()
 
     def _dispatch_planned(self) -> None:
         planned, self._planned = self._planned, set()
@@ -271,7 +398,7 @@ class LoopBroker:
         if more:
             self.plan(gid)
         else:
-            self._pace(group)
+            self.pace(group)
 
     def _busy(self, group: Group) -> dict[str, int]:
         busy: dict[str, int] = {}
@@ -300,7 +427,29 @@ class LoopBroker:
         subscription.credit_left -= taken
         return taken
 
-    def _pace(self, group: Group) -> None:
+    def give_back(self, gid: int, namespace: str, leased: Sequence[LeasedBatch]) -> None:
+        """Release what was leased for somebody who is gone."""
+        runs = [
+            Run(one.partition, one.lease_id, first, count)
+            for one in leased
+            for first, count in runs_within(one.batch.offsets())
+        ]
+        self.host.then(
+            lambda: self.broker.settle_in(self.group_of(gid), namespace, Settle(release=runs)),
+            _nothing,
+        )
+
+    def time(self) -> float:
+        """The loop's clock."""
+        return self._loop.time()
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self._loop.call_soon(callback)
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        return self._loop.call_at(when, callback)
+
+    def pace(self, group: Group) -> None:
         """A group under a rate limit becomes able to hand out more by time alone."""
         wait_ns = group.wait_ns(self.core.clock.now_ns())
         if wait_ns:
@@ -316,6 +465,24 @@ class LoopBroker:
         self._keeper.cancel()
         await self._loop.run_in_executor(None, self.broker.alerts.close)
         await self.host.close()
+
+
+def runs_within(offsets: Sequence[int]) -> list[tuple[int, int]]:
+    """(first, count) of offsets that follow each other, in the order given."""
+    if isinstance(offsets, range):
+        return [(offsets.start, len(offsets))]
+    runs: list[tuple[int, int]] = []
+    for offset in offsets:
+        if runs and sum(runs[-1]) == offset:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((offset, 1))
+    return runs
+
+
+def _wake(poll: asyncio.Future[None]) -> None:
+    if not poll.done():
+        poll.set_result(None)
 
 
 def _nothing(_: Any) -> None:

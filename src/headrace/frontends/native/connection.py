@@ -29,19 +29,9 @@ from headrace.batch import HIGHEST_LIMITS, Batch
 from headrace.calls import LeasedBatch, Part, Settle, Settled
 from headrace.diagnostics import logger
 from headrace.frontends.access import Principal, guard, guard_call
+from headrace.frontends.leased import delivered_runs, mean_bytes, released, within
 from headrace.frontends.native.push import Push
-from headrace.frontends.native.translate import (
-    GroupName,
-    Order,
-    delivered_runs,
-    mean_bytes,
-    orders_of,
-    published,
-    published_effects,
-    refusals_of,
-    released,
-    within,
-)
+from headrace.frontends.native.translate import GroupName, Order, orders_of, published, published_effects, refusals_of
 from headrace.names import DEFAULT_NAMESPACE
 from headrace.shard import Done
 from headrace.wire import native

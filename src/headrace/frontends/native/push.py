@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from headrace import errors
 from headrace.calls import LeasedBatch
-from headrace.frontends.native.translate import delivered_runs, pieces
+from headrace.frontends.leased import delivered_runs, pieces
 from headrace.limits import PUSH_PORTION_BYTES, PUSH_PORTION_MESSAGES, PUSH_PORTION_MESSAGES_MAX
 
 if TYPE_CHECKING:
