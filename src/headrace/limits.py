@@ -124,6 +124,22 @@ HTTP_BODIES_BYTES_MAX: Final = 256 * MIB
 """Bodies that are being received, over all connections; above it requests are told to come back."""
 HTTP_REQUEST_RATE_MIN: Final = 16 * KIB
 """Bytes a second a request must manage once its grace is over."""
+HTTP_HEAD_TIMEOUT_NS: Final = 10 * SECOND_NS
+"""From a connection's first byte, or from the connection itself, to the end of a request's headers."""
+HTTP_DISCARD_BYTES_MAX: Final = 64 * KIB
+"""Of a refused request's body, read and thrown away so that the connection can go on; a longer one ends it."""
+HTTP_QUERY_FIELDS_MAX: Final = 64
+"""Fields behind the question mark."""
+HTTP_INFLATE_RATIO_MAX: Final = 200
+"""How many times its compressed size a body may have; batches of equal messages manage fifty."""
+HTTP_INFLATE_FREE_BYTES: Final = 1 * MIB
+"""Inflated before the ratio is looked at."""
+HTTP_INFLATE_STEP_BYTES: Final = 256 * KIB
+"""Inflated at a time: what a bomb can take beyond the limit."""
+HTTP_PLACES_CACHED: Final = 4_096
+"""Paths whose route is remembered."""
+HTTP_HANDED_OUT_MAX: Final = 100_000
+"""Deliveries of GET /dequeue remembered by id, so that POST /ack need not search; the oldest is forgotten first."""
 HTTP_SWEEP_NS: Final = SECOND_NS
 """Between two looks for requests that drip and connections that idle: one timer for all of them."""
 HTTP_PIPELINE_MAX: Final = 32
@@ -132,6 +148,8 @@ HTTP_MESSAGES_MAX: Final = BATCH_MESSAGES_MAX
 """Messages in one publish: a request is one batch, stored whole or not at all."""
 HTTP_LEASE_MESSAGES_MAX: Final = 10_000
 """Messages one lease may ask for: some 5 MB of JSON."""
+HTTP_LEASE_BYTES: Final = 8 * MIB
+"""Of messages in one answer to a lease; what is left stays ready. A single larger message still comes."""
 HTTP_PAGE_MESSAGES: Final = 100
 """Messages of a page whose request does not say."""
 HTTP_STREAMS_MAX: Final = 256
@@ -140,6 +158,10 @@ HTTP_STREAM_BYTES: Final = 256 * KIB
 """Of a replay, handed to the socket in one piece."""
 HTTP_EVENTS_HEARTBEAT_NS: Final = 15 * SECOND_NS
 """Between two signs of life of an event stream: common proxies cut after thirty seconds of silence."""
+HTTP_EVENTS_LOOK_NS: Final = 3 * SECOND_NS
+"""Between two looks of an event stream for leases that ran out, or were settled through another door."""
+HTTP_STATS_INTERVAL_NS_MIN: Final = SECOND_NS // 4
+"""Between two events of live numbers."""
 HTTP_EVENTS_CREDIT_MAX: Final = 1_000
 """Messages pushed to one event stream and not yet settled."""
 
