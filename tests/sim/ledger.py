@@ -318,7 +318,7 @@ class Ledger:
         copies = [stored for stored in event.appended if self._topic_of(stored.pid).is_dead_letters]
         regular = [stored for stored in event.appended if not self._topic_of(stored.pid).is_dead_letters]
         self.buried = {_origin(copy): copy for copy in copies}
-        self.named = {(part.uid, offset) for part in event.parts for offset in part.offsets}
+        self.named = _taken(event)
         self._pass_time(deaths)
         command = event.command
         if not isinstance(command, d.SettleMany | d.Leave):  # those may kill; here only time did, before the command
@@ -1285,6 +1285,19 @@ class Ledger:
             for offset, entry in entries.items()
             if not self._maybe_final(group, entry)
         ]
+
+
+def _taken(event: Event) -> set[tuple[int, int]]:
+    """(grant, offset) of the receipts that a settle took."""
+    if not isinstance(event.reply, d.SettleDone):
+        return set()
+    refused = {(run.pid, run.lease_id, offset) for run, _ in event.reply.refused for offset in run.span()}
+    return {
+        (part.uid, offset)
+        for part in event.parts
+        for offset in part.offsets
+        if (part.pid, part.lease_id, offset) not in refused
+    }
 
 
 def _origin(copy: Stored) -> tuple[str, str, int, int]:
