@@ -436,12 +436,20 @@ ROW_GROUP_ROWS: Final = 32_768
 """Messages of a row group: decoding one to find its first message takes some 20 ms."""
 ROW_GROUP_BYTES: Final = 16 * MIB
 """Values of a row group, where messages are large."""
+EVENT_GROUP_ROWS: Final = 32_768
+"""Rows of a row group of events."""
 SEAL_BUFFER_BYTES: Final = 64 * MIB
 """Batches gathered over all partitions while a journal file is sealed; the fullest partition is written beyond it."""
 SEAL_BEHIND_BYTES: Final = 64 * MIB
 """Journal left unsealed behind the end: what was published a moment ago is often acked and let go of a moment later."""
 SEAL_SHARE: Final = 0.5
 """Part of one core that sealing takes while it runs in the background."""
+SEAL_DOOMED_NS: Final = 5 * 60 * SECOND_NS
+"""How long a file that is no longer live is left for those who began to read it."""
+SEAL_RETRY_NS: Final = 50 * MILLISECOND_NS
+"""Before the shard is asked again when it has too much to do."""
+RETAIN_TOPICS_A_TURN: Final = 100
+"""Topics whose retention is looked after before others have their turn: about a millisecond."""
 SMALL_MESSAGE_BATCH: Final = 16
 """Batches below this many messages are sealed row by row: Arrow's cost a batch would be the larger one."""
 COMPACT_BELOW_BYTES: Final = 16 * MIB

@@ -148,9 +148,10 @@ class Server:
         if config.tracing.enabled:
             from headrace.broker.spans import TracingBroker
 
-            self.broker = TracingBroker(broker, on_failure=self._storage_failed)
+            self.broker = TracingBroker(broker, on_failure=self._storage_failed, seal=config.seal, tell=_tell)
         else:
-            self.broker = LoopBroker(broker, on_failure=self._storage_failed)
+            self.broker = LoopBroker(broker, on_failure=self._storage_failed, seal=config.seal, tell=_tell)
+        self.broker.sealer.start()
         for namespace, most in parse_namespace_quotas(config.namespace_quotas).items():
             await self.broker.call(
                 "namespace.config", {"namespace": namespace, "settings": {"quota.messages_per_minute": most}}
@@ -228,7 +229,7 @@ class Server:
     def _open_core(self) -> Core:
         config = self.config
         path = MEMORY if config.journal == "memory" else config.data_dir
-        core = open_core(path, clock=SystemClock(), node_id=config.node_id)
+        core = open_core(path, clock=SystemClock(), node_id=config.node_id, seal=config.seal)
         gc.collect()
         gc.freeze()  # what recovery built stays: later collections need not look through it
         return core
@@ -297,6 +298,10 @@ class Server:
         await self.broker.close()
         if self._end_spans is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._end_spans)
+
+
+def _tell(level: str, event: str, **more: Any) -> None:
+    getattr(logger("seal"), level)(event, **more)
 
 
 _kept: set[asyncio.Future[Any]] = set()

@@ -20,16 +20,17 @@ from typing import Any
 from headrace.batch import Batch
 from headrace.broker.administration import Administration
 from headrace.broker.broker import Broker
-from headrace.broker.embedded import open_core
+from headrace.broker.embedded import open_core, tell_logging
 from headrace.broker.portions import Portions
 from headrace.calls import LeasedBatch, Part, Run, Settle, Settled
 from headrace.clock import SystemClock
-from headrace.config import TopicConfig
+from headrace.config import SealConfig, TopicConfig
 from headrace.delivery import Group, Join, share_credit
 from headrace.errors import Closed, HeadraceError, UnknownGroup, from_code
 from headrace.limits import MEMBER_SILENCE_NS, PREFETCH_MAX
 from headrace.shard.core import Core, Done
 from headrace.shard.loop import LoopHost
+from headrace.shard.sealing import Sealer, Tell
 
 __all__ = ["AsyncEmbeddedPort", "LoopBroker", "Pull", "Subscription", "open_async_port"]
 
@@ -181,7 +182,14 @@ class Pull:
 class LoopBroker:
     """The broker of one event loop. Create it inside the loop."""
 
-    def __init__(self, broker: Broker, *, on_failure: Callable[[HeadraceError], None] | None = None) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        on_failure: Callable[[HeadraceError], None] | None = None,
+        seal: SealConfig | None = None,
+        tell: Tell = tell_logging,
+    ) -> None:
         broker.begin()
         self.broker = broker
         self.core = broker.core
@@ -189,6 +197,7 @@ class LoopBroker:
         self.host = LoopHost(broker.core, on_ready=self._ready, on_failure=on_failure)
         self._loop = asyncio.get_running_loop()
         self.administration.tracing.hungry = self._hungry
+        self.sealer = Sealer(broker.core, self._run_here, seal or SealConfig(), SystemClock(), tell)
         self._subscriptions: dict[int, list[Subscription]] = {}
         self._polls: dict[int, list[Callable[[], None]]] = {}
         self._planned: set[int] = set()
@@ -457,6 +466,10 @@ class LoopBroker:
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
+    def _run_here(self, operation: Callable[[], Done]) -> Any:
+        """Called in another thread: do it in the loop, and wait until it is durable."""
+        return asyncio.run_coroutine_threadsafe(self.host.run(operation), self._loop).result()
+
     async def close(self) -> None:
         """Give back what is leased by push, make everything durable, let go of the journal."""
         for subscriptions in list(self._subscriptions.values()):
@@ -464,6 +477,7 @@ class LoopBroker:
                 subscription.close()
         self._keeper.cancel()
         await self._loop.run_in_executor(None, self.broker.alerts.close)
+        await self._loop.run_in_executor(None, self.sealer.stop)
         await self.host.close()
 
 
@@ -498,11 +512,16 @@ async def open_async_port(
     node_id: int = 1,
     topic_defaults: TopicConfig | None = None,
     auto_create: bool = True,
+    seal: SealConfig | None = None,
 ) -> AsyncEmbeddedPort:
     """Open a data directory for the tasks of this event loop."""
     loop = asyncio.get_running_loop()
-    core: Core = await loop.run_in_executor(None, lambda: open_core(path, clock=SystemClock(), node_id=node_id))
-    return AsyncEmbeddedPort(LoopBroker(Broker(core, topic_defaults=topic_defaults, auto_create=auto_create)))
+    core: Core = await loop.run_in_executor(
+        None, lambda: open_core(path, clock=SystemClock(), node_id=node_id, seal=seal)
+    )
+    broker = LoopBroker(Broker(core, topic_defaults=topic_defaults, auto_create=auto_create), seal=seal)
+    broker.sealer.start()
+    return AsyncEmbeddedPort(broker)
 
 
 class AsyncEmbeddedPort:

@@ -6,9 +6,10 @@ The sync port needs no event loop: the calling thread does the work and shares t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.batch import Batch
 from headrace.broker.administration import Administration
@@ -16,11 +17,13 @@ from headrace.broker.broker import Broker
 from headrace.broker.portions import Portions
 from headrace.calls import LeasedBatch, Part, Settle, Settled
 from headrace.clock import Clock, SystemClock
-from headrace.config import TopicConfig
+from headrace.config import SealConfig, TopicConfig
 from headrace.errors import Closed, HeadraceError, from_code
 from headrace.journal import DiskJournal, Journal, MemoryJournal
 from headrace.limits import PREFETCH_MAX
+from headrace.log.store import open_store
 from headrace.shard.core import Core, Done
+from headrace.shard.sealing import Sealer
 from headrace.shard.threads import ThreadHost
 
 if TYPE_CHECKING:
@@ -31,14 +34,27 @@ __all__ = ["EmbeddedConsumer", "EmbeddedPort", "open_core", "open_port"]
 MEMORY = ":memory:"
 
 
+SEALED: Final = "log"
+"""Where sealed files go in a data directory, unless configured."""
+
+
 def open_core(
-    path: str | Path, *, clock: Clock | None = None, node_id: int = 1, journal: Journal | None = None
+    path: str | Path,
+    *,
+    clock: Clock | None = None,
+    node_id: int = 1,
+    journal: Journal | None = None,
+    seal: SealConfig | None = None,
 ) -> Core:
-    """The shard of a data directory, or of none (``":memory:"``)."""
+    """The shard of a data directory, or of none (``":memory:"``), with the places of its sealed files."""
+    seal = seal or SealConfig()
+    memory = str(path) == MEMORY
+    store = open_store(seal.location or f"{path}/{SEALED}") if seal.location or not memory else None
+    archive = open_store(seal.archive) if seal.archive else None
     if journal is None:
-        journal = MemoryJournal() if str(path) == MEMORY else DiskJournal.open(str(path))
+        journal = MemoryJournal() if memory else DiskJournal.open(str(path))
     try:
-        return Core(journal, clock or SystemClock(), node_id=node_id)
+        return Core(journal, clock or SystemClock(), node_id=node_id, store=store, archive=archive)
     except BaseException:
         journal.close()
         raise
@@ -51,11 +67,14 @@ def open_port(
     node_id: int = 1,
     topic_defaults: TopicConfig | None = None,
     auto_create: bool = True,
+    seal: SealConfig | None = None,
 ) -> EmbeddedPort:
-    """Open a data directory for the threads of this process."""
+    """Open a data directory for the threads of this process; its log is sealed in the background."""
     clock = clock or SystemClock()
-    core = open_core(path, clock=clock, node_id=node_id)
-    return EmbeddedPort(Broker(core, topic_defaults=topic_defaults, auto_create=auto_create), clock)
+    core = open_core(path, clock=clock, node_id=node_id, seal=seal)
+    port = EmbeddedPort(Broker(core, topic_defaults=topic_defaults, auto_create=auto_create), clock, seal)
+    port.sealer.start()
+    return port
 
 
 class PendingPublish:
@@ -77,10 +96,11 @@ class PendingPublish:
 class EmbeddedPort:
     """The broker as the threads of its own process see it."""
 
-    def __init__(self, broker: Broker, clock: Clock) -> None:
+    def __init__(self, broker: Broker, clock: Clock, seal: SealConfig | None = None) -> None:
         broker.begin()
         self.broker = broker
         self.host = ThreadHost(broker.core, clock)
+        self.sealer = Sealer(broker.core, self.host.run, seal or SealConfig(), clock, tell_logging)
         self.administration = Administration(broker)
         self.now_ns = broker.core.clock.now_ns
         """The broker's own time, which deadlines are in."""
@@ -122,7 +142,16 @@ class EmbeddedPort:
 
     def close(self) -> None:
         self.broker.alerts.close()
+        self.sealer.stop()
         self.host.close()
+
+
+def tell_logging(level: str, event: str, **more: Any) -> None:
+    """What an operator should know, through the standard library's logging: inside somebody's process it is theirs."""
+    told = ", ".join(f"{name}: {value}" for name, value in more.items())
+    logging.getLogger("headrace").log(
+        logging.getLevelNamesMapping()[level.upper()], "%s%s", event, f" ({told})" * bool(told)
+    )
 
 
 class EmbeddedConsumer:

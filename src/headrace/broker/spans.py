@@ -46,13 +46,11 @@ def export_spans(service: str) -> Callable[[], None]:
 class TracingBroker(LoopBroker):
     """The broker of an event loop, with a span for what it does."""
 
-    def __init__(
-        self, broker: Broker, *, on_failure: Callable[[HeadraceError], None] | None = None, provider: Any = None
-    ) -> None:
+    def __init__(self, broker: Broker, *, provider: Any = None, **more: Any) -> None:
         from opentelemetry import trace
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-        super().__init__(broker, on_failure=on_failure)
+        super().__init__(broker, **more)
         self._tracer = trace.get_tracer("headrace", tracer_provider=provider)
         self._extract = TraceContextTextMapPropagator().extract
         self._context_of = trace.get_current_span

@@ -69,14 +69,17 @@ class Tracing:
         if journal.durable_position < end:
             yield lambda: journal.wait_durable(end)  # what is told has happened for good
         pid, offset = self.broker.place_of(id, namespace)
-        read = sealed_rows(self.core, pid, offset)
-        rows: list[Row] = (yield read) if read is not None else []
+        rows: list[Row] = []
+        sealed_to = -1
+        while sealed_to != self.core.manifest.sealed_to:  # facts may be sealed while we read what was before
+            sealed_to = self.core.manifest.sealed_to
+            read = sealed_rows(self.core, pid, offset)
+            rows = (yield read) if read is not None else []
         batch = self.core.log(pid).batch_at(offset)
         partition = self.core.state.partitions.get(pid)
         if batch is None or partition is None:
             raise InvalidArgument(f"no message has the id {id}")
-        known = {row["position"] for row in rows}
-        rows += [row for row in live_rows(self.core, pid, offset) if row["position"] not in known]
+        rows += live_rows(self.core, pid, offset)
         rows.sort(key=lambda row: row["position"])
         info = message_info(partition.topic, partition.index, batch, offset - batch.base_offset)
         info["size_bytes"] = len(info.pop("value"))

@@ -5,7 +5,15 @@
 
 from headrace.config.group import GroupConfig, RetryOverrides
 from headrace.config.namespace import NamespaceConfig
-from headrace.config.server import AuthConfig, HttpConfig, LogConfig, MetricsConfig, ServerConfig, TlsConfig
+from headrace.config.server import (
+    AuthConfig,
+    HttpConfig,
+    LogConfig,
+    MetricsConfig,
+    SealConfig,
+    ServerConfig,
+    TlsConfig,
+)
 from headrace.config.settings import (
     Assignment,
     Setting,
@@ -29,6 +37,7 @@ __all__ = [
     "NamespaceConfig",
     "RetryConfig",
     "RetryOverrides",
+    "SealConfig",
     "ServerConfig",
     "Setting",
     "TlsConfig",

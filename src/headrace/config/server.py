@@ -6,12 +6,12 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from headrace.config.kinds import Choice, Duration, Flag, Plain, Port, Size, Text, Whole
+from headrace.config.kinds import Choice, Duration, Flag, Plain, Port, Real, Size, Text, Whole
 from headrace.config.settings import Setting, check
 from headrace.config.topic import TopicConfig
 from headrace.errors import InvalidArgument
 from headrace.ids import NODE_ID_MAX
-from headrace.limits import HTTP_BODY_BYTES_DEFAULT, HTTP_BODY_BYTES_MAX, SECOND_NS
+from headrace.limits import HTTP_BODY_BYTES_DEFAULT, HTTP_BODY_BYTES_MAX, SEAL_BEHIND_BYTES, SEAL_SHARE, SECOND_NS
 from headrace.names import check_namespace_name
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "LogFormat",
     "LogLevel",
     "MetricsConfig",
+    "SealConfig",
     "ServerConfig",
     "TlsConfig",
     "TracingConfig",
@@ -141,6 +142,32 @@ class HttpConfig(msgspec.Struct, frozen=True, kw_only=True):
         check(self)
 
 
+class SealConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How the journal becomes Parquet files."""
+
+    enabled: Annotated[bool, Setting(Flag(), "", "turn old journal files into Parquet; needs pyarrow")] = True
+    location: Annotated[
+        str,
+        Setting(Text("a directory or a URI", empty=True), "", "where the files go; <data_dir>/log when not given"),
+    ] = ""
+    archive: Annotated[
+        str,
+        Setting(
+            Text("a directory or a URI", empty=True), "", "where files go that retention lets go of; none: nowhere"
+        ),
+    ] = ""
+    behind_bytes: Annotated[int, Setting(Size(0), "behind", "newest bytes of the journal that are not sealed yet")] = (
+        SEAL_BEHIND_BYTES
+    )
+    interval_ns: Annotated[int, Setting(Duration(SECOND_NS), "interval", "between looks for something to do")] = (
+        5 * SECOND_NS
+    )
+    share: Annotated[float, Setting(Real(0.01, 1), "", "part of one core it takes while it works")] = SEAL_SHARE
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that can be set for a server process."""
 
@@ -162,6 +189,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = 30 * SECOND_NS
     auto_create: Annotated[bool, Setting(Flag(), "", "topics appear on first use")] = True
     log: LogConfig = LogConfig()
+    seal: SealConfig = SealConfig()
     metrics: MetricsConfig = MetricsConfig()
     tracing: TracingConfig = TracingConfig()
     tls: TlsConfig = TlsConfig()

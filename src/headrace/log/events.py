@@ -75,6 +75,11 @@ class TopicEvents:
     def rows(self) -> int:
         return len(self.columns["event"])
 
+    def clear(self) -> None:
+        """Begin anew; the spans stay, they are of the whole stretch."""
+        self.columns = {name: [] for name in COLUMNS}
+        self.first_ns = self.last_ns = 0
+
 
 class EventRows:
     """Turns facts into rows, topic by topic; ``skipped`` topics keep no history."""
@@ -84,18 +89,14 @@ class EventRows:
         self._names = names
         self._groups = dict(names.groups)
         self._skipped = skipped
-        self._leases: dict[int, list[Any]] = {lease_id: [name, -1] for lease_id, name in carry.leases.items()}
+        self._leases: dict[int, list[Any]] = {lease_id: list(known) for lease_id, known in carry.leases.items()}
         self._attempts: dict[tuple[int, int], dict[int, int]] = {}
         for gid, pid, offset, failed in carry.attempts:
             self._attempts.setdefault((gid, pid), {})[offset] = failed
 
-    def carry(self, open_leases: Mapping[int, int] | None = None) -> Carry:
-        """What the next file needs to know. ``open_leases``: those that are not over; without it, all are kept."""
-        leases = {
-            lease_id: known[0]
-            for lease_id, known in self._leases.items()
-            if known[1] and (open_leases is None or lease_id in open_leases)
-        }
+    def carry(self) -> Carry:
+        """What the next file needs to know."""
+        leases = {lease_id: (known[0], known[1], known[2], known[3]) for lease_id, known in self._leases.items()}
         attempts = [
             (gid, pid, offset, failed)
             for (gid, pid), tries in self._attempts.items()
@@ -158,7 +159,6 @@ class EventRows:
         rows = self.topics.get(tid)
         if rows is None:
             rows = self.topics[tid] = TopicEvents()
-            rows.first_ns = at_ns
         columns = rows.columns
         columns["event"].append(event)
         columns["partition"].append(None if place is None else place.partition)
@@ -180,7 +180,7 @@ class EventRows:
         columns["to_offset"].append(offset)
         columns["position"].append(position)
         columns["at_ns"].append(at_ns)
-        rows.first_ns = min(rows.first_ns, at_ns)
+        rows.first_ns = min(rows.first_ns or at_ns, at_ns)
         rows.last_ns = max(rows.last_ns, at_ns)
         if first is not None and last is not None:
             low, high = rows.spans.get(pid, (first, last))
@@ -210,10 +210,18 @@ class EventRows:
         known = self._leases.get(fact.lease_id)
         if known is None:
             return None
-        if known[1] > 0:
-            known[1] -= count
+        known[1] -= count
+        if known[1] <= 0:
+            del self._leases[fact.lease_id]
         name: str = known[0]
         return name
+
+    def _over(self, gid: int, pid: int = -1) -> None:
+        """A group (or what it has of a partition) is gone or begins anew: nothing is leased or has failed there."""
+        for lease_id in [each for each, known in self._leases.items() if known[2] == gid and pid in (-1, known[3])]:
+            del self._leases[lease_id]
+        for place in [each for each in self._attempts if each[0] == gid and pid in (-1, each[1])]:
+            del self._attempts[place]
 
     def _attempt(self, fact: Any) -> int | None:
         """The number of the attempt, where all of the span are at the same."""
@@ -239,7 +247,7 @@ class EventRows:
     # -- one writer a fact -----------------------------------------------------------------------------------------
 
     def _leased(self, fact: d.Leased, position: int) -> None:
-        self._leases[fact.lease_id] = [fact.consumer, fact.count]
+        self._leases[fact.lease_id] = [fact.consumer, fact.count, fact.gid, fact.pid]
         self._span(
             "leased", fact, position, consumer=fact.consumer, lease_id=fact.lease_id, attempt=self._attempt(fact),
             until_ns=fact.deadline_ns,
@@ -330,7 +338,7 @@ class EventRows:
         self._listed("backoff_ended", fact.gid, fact, position)
 
     def _sought(self, fact: d.Sought, position: int) -> None:
-        self._attempts.pop((fact.gid, fact.pid), None)
+        self._over(fact.gid, fact.pid)
         last = fact.stop - 1 if fact.stop >= 0 else None
         self._put("sought", fact.pid, fact.gid, fact.start, last, 0, None, fact.at_ns, position)
 
@@ -351,6 +359,10 @@ class EventRows:
     def _group_created(self, fact: d.GroupCreated, position: int) -> None:
         self._groups.setdefault(fact.gid, (fact.tid, fact.name))
         self._of_group("group_created", fact, position)
+
+    def _group_deleted(self, fact: d.GroupDeleted, position: int) -> None:
+        self._of_group("group_deleted", fact, position)
+        self._over(fact.gid)
 
     def sealed(self, pid: int, first: int, last: int, at_ns: int, position: int) -> None:
         """Messages became a file."""
@@ -390,7 +402,7 @@ _WRITERS: Final[dict[type[Any], Any]] = {
     d.TopicCreated: lambda rows, fact, position: rows._of_topic("topic_created", fact.tid, fact.at_ns, position),
     d.TopicChanged: lambda rows, fact, position: rows._of_topic("topic_changed", fact.tid, fact.at_ns, position),
     d.GroupChanged: lambda rows, fact, position: rows._of_group("group_changed", fact, position),
-    d.GroupDeleted: lambda rows, fact, position: rows._of_group("group_deleted", fact, position),
+    d.GroupDeleted: EventRows._group_deleted,
     d.Paused: lambda rows, fact, position: rows._of_group(
         "group_paused", fact, position, consumer=fact.by, reason=fact.why, until_ns=fact.until_ns
     ),

@@ -7,6 +7,7 @@ no file behind.
 
 An entry type keeps its tag and its field order for ever; new fields go to the end with a default.
 
+    Begun       files are about to be written: until they are live they are doomed
     Sealed      journal up to a position became files (perhaps none: everything in it was let go of already)
     Replaced    small files became one
     Archived    files were copied to the archive and leave the store
@@ -26,6 +27,7 @@ from headrace.errors import Corrupt
 
 __all__ = [
     "Archived",
+    "Begun",
     "Carry",
     "Deleted",
     "Dropped",
@@ -81,7 +83,7 @@ class EventSegment(msgspec.Struct, array_like=True, frozen=True, gc=False):
 class Carry(msgspec.Struct, array_like=True, gc=False):
     """What the events of the next file refer to: who holds open leases, attempts of messages that have failed."""
 
-    leases: dict[int, str] = {}
+    leases: dict[int, tuple[str, int, int, int]] = {}  # consumer, messages left, gid, pid
     attempts: list[tuple[int, int, int, int]] = []  # gid, pid, offset, failed attempts
 
 
@@ -114,7 +116,11 @@ class Deleted(msgspec.Struct, array_like=True, tag=5):
     paths: list[str]
 
 
-Entry: TypeAlias = Sealed | Replaced | Archived | Dropped | Deleted
+class Begun(msgspec.Struct, array_like=True, tag=6):
+    paths: list[str]
+
+
+Entry: TypeAlias = Sealed | Replaced | Archived | Dropped | Deleted | Begun
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(list[Entry]).decode
@@ -201,6 +207,8 @@ class Manifest:
                 self.doomed.update(dict.fromkeys(entry.paths))
             case Dropped():
                 self._remove(entry.paths)
+                self.doomed.update(dict.fromkeys(entry.paths))
+            case Begun():
                 self.doomed.update(dict.fromkeys(entry.paths))
             case Deleted():
                 for path in entry.paths:

@@ -143,10 +143,11 @@ class TableFile:
         self._writer.write_table(table, row_group_size=max(1, table.num_rows))
         self.rows += table.num_rows
 
-    def finish(self) -> memoryview:
+    def finish(self) -> bytes:
         """The whole file."""
         self._writer.close()
-        return memoryview(self._sink.getvalue())
+        content: bytes = self._sink.getvalue().to_pybytes()
+        return content
 
 
 # -- batches to rows ---------------------------------------------------------------------------------------------------

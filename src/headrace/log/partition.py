@@ -204,6 +204,14 @@ class PartitionLog:
         i = bisect_left(self._bytes, self._bytes[0] + size_bytes)
         return self._offsets[i] if i < len(self._offsets) else self.end
 
+    def offset_before_bytes(self, size_bytes: int) -> int:
+        """The last first-of-an-entry with no more than so many bytes before it."""
+        if not self._bytes or size_bytes <= 0:
+            return self.journal_start
+        if size_bytes >= self.journal_bytes:
+            return self.end
+        return self._offsets[bisect_right(self._bytes, self._bytes[0] + size_bytes) - 1]
+
     def entry_offset_at(self, time_ns: int) -> int:
         """An offset at or before the first one of the journal appended at a time, from the index alone."""
         if not self._times_ms:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from threading import Lock
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
@@ -89,6 +90,7 @@ class Core:
 
     __slots__ = (
         "_full_until_ns",
+        "_saving",
         "_snapshot_position",
         "clock",
         "cold",
@@ -100,6 +102,7 @@ class Core:
         "observer",
         "on_deaths",
         "recent",
+        "snapshot_saved",
         "state",
         "tail",
         "woken",
@@ -130,6 +133,8 @@ class Core:
         self.recent = RecentFacts(journal.first_position)
         self._full_until_ns = 0  # dead letters found no room on the disk: not tried again before
         self._snapshot_position = journal.first_position
+        self._saving = Lock()
+        self.snapshot_saved = 0  # the position of the newest snapshot that is on the disk
         self._recover()
         self.clock = SteadyClock(clock, self.state.now_ns)
 
@@ -375,6 +380,14 @@ class Core:
         logs = [log.dump() for log in self.logs.values()]
         return position, msgspec.msgpack.encode([snapshot(self.state), logs, self.manifest.dump()])
 
+    def save_snapshot(self, position: int, data: bytes) -> None:
+        """Have what ``take_snapshot`` gave on the disk. May block, and be called in any thread."""
+        with self._saving:
+            if position > self.snapshot_saved:
+                self.journal.wait_durable(position)
+                self.journal.save_snapshot(position, data)
+                self.snapshot_saved = position
+
     def _recover(self) -> None:
         journal = self.journal
         start = journal.first_position
@@ -389,7 +402,7 @@ class Core:
             self.manifest = self.cold.manifest = Manifest.load(manifest)
             for pid, *index in logs:
                 self._new_log(pid).load(*index)
-            self._snapshot_position = start
+            self._snapshot_position = self.snapshot_saved = start
             self.recent.skip(max(journal.first_position, self.manifest.sealed_to), start)
         enabled = gc.isenabled()
         gc.disable()  # a fold makes millions of small lasting objects and no rubbish worth looking for

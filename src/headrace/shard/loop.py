@@ -213,13 +213,8 @@ class LoopHost:
 
     def _save_snapshot(self) -> None:
         position, data = self.core.take_snapshot()
-        self._saving = self._loop.run_in_executor(None, self._write_snapshot, position, data)
+        self._saving = self._loop.run_in_executor(None, self.core.save_snapshot, position, data)
         self._saving.add_done_callback(self._snapshot_saved)
-
-    def _write_snapshot(self, position: int, data: bytes) -> None:
-        journal = self.core.journal
-        journal.wait_durable(position)
-        journal.save_snapshot(position, data)
 
     def _snapshot_saved(self, saving: asyncio.Future[None]) -> None:
         self._saving = None

@@ -126,8 +126,7 @@ class ThreadHost:
             self._saving = True
             position, data = self.core.take_snapshot()
         try:
-            self.core.journal.wait_durable(position)
-            self.core.journal.save_snapshot(position, data)
+            self.core.save_snapshot(position, data)
         finally:
             self._saving = False
 

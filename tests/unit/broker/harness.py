@@ -60,6 +60,9 @@ class World:
     def settle(self, topic: str, leased: Sequence[LeasedBatch], verb: str, *, group: str = "default") -> None:
         runs = [Run(each.partition, each.lease_id, offset) for each in leased for offset in each.batch.offsets()]
         order = {
+            "ack whole": lambda: Settle(
+                ack=[Run(each.partition, each.lease_id, each.batch.base_offset, each.batch.count) for each in leased]
+            ),
             "ack": lambda: Settle(ack=runs),
             "nack": lambda: Settle(nack=[(run, None, "it broke") for run in runs]),
             "nack now": lambda: Settle(nack=[(run, 0, "it broke") for run in runs]),
