@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bench import registry
 from bench.machine import Machine
-from bench.targets import Figure, missing, targeted
+from bench.targets import Figure, Judged, judged, missing, targeted
 
 PROJECT = Path(__file__).parents[1]
 MARKS = {True: "ok", False: "BELOW", None: ""}
@@ -58,17 +58,11 @@ def main() -> int:
         spent[name] = {"wall s": time.perf_counter() - wall, "processor s": time.process_time() - cpu}
         print(f"  ({spent[name]['wall s']:.1f} s, {spent[name]['processor s']:.1f} s of processor)", flush=True)
 
+    rows = judged(results, machine.probes)
     options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps(report(machine, results, spent), indent=1) + "\n")
+    options.json.write_text(json.dumps(report(machine, results, spent, rows), indent=1) + "\n")
+    print_targets(rows, machine.probes)
     print(f"\nwritten to {options.json}")
-    below = [
-        f"{name}: {figure_name}"
-        for name, figures in results.items()
-        for figure_name, figure in figures.items()
-        if figure.reached(machine.probes) is False
-    ]
-    if below:
-        print("below target: " + "; ".join(below))
     for failure in failures:
         print(f"failed: {failure}", file=sys.stderr)
     return bool(failures)
@@ -92,6 +86,31 @@ def line(name: str, figure: Figure, probes: dict[str, float]) -> str:
     return (f"{text}  {figure.note}" if figure.note else text).rstrip()
 
 
+def print_targets(rows: list[Judged], probes: dict[str, float]) -> None:
+    """What is promised, of what was run."""
+    run = [row for row in rows if row.figure is not None]
+    if not run:
+        return
+    reached = sum(row.reached is True for row in run)
+    print(f"\ntargets: {reached} of {len(run)} reached, {len(rows) - len(run)} not run")
+    area = ""
+    for row in run:
+        if row.area != area:
+            area = row.area
+            print(f"  {area}")
+        print(target_line(row, probes))
+
+
+def target_line(row: Judged, probes: dict[str, float]) -> str:
+    """One promise: in words, what was measured, the bound, the mark, the probe beside it."""
+    target, figure = row.target, row.figure
+    value = "" if figure is None else f"{number(figure.value)} {figure.unit}"
+    bounds = [f"≥ {number(target.at_least)}"] if target.at_least is not None else []
+    bounds += [f"≤ {number(target.at_most)}"] if target.at_most is not None else []
+    beside = f"({target.beside}: {number(probes[target.beside])})" if probes.get(target.beside) else ""
+    return f"    {target.what:<86} {value:>20}  {', '.join(bounds):<14} {MARKS[row.reached]:<5}  {beside}".rstrip()
+
+
 def number(value: float) -> str:
     """Three digits that matter, thousands separated."""
     if value >= 1000:
@@ -100,7 +119,10 @@ def number(value: float) -> str:
 
 
 def report(
-    machine: Machine, results: dict[str, dict[str, Figure]], spent: dict[str, dict[str, float]]
+    machine: Machine,
+    results: dict[str, dict[str, Figure]],
+    spent: dict[str, dict[str, float]],
+    rows: list[Judged],
 ) -> dict[str, object]:
     probes = machine.probes
     return {
@@ -110,6 +132,17 @@ def report(
         "load": os.getloadavg(),
         "short": machine.short,
         "probes": probes,
+        "targets": [
+            {
+                "area": row.area,
+                **{field: value for field, value in row.target._asdict().items() if value not in (None, "")},
+                "value": None if row.figure is None else row.figure.value,
+                "unit": None if row.figure is None else row.figure.unit,
+                "reached": row.reached,
+                "probe": {row.target.beside: probes[row.target.beside]} if row.target.beside in probes else {},
+            }
+            for row in rows
+        ],
         "workloads": {
             name: {
                 figure_name: {

@@ -6,6 +6,7 @@ Probes (all on the disk of the bench directory):
     write MiB/s                      sequential pwrite, one fdatasync per MiB, preallocated
     memcpy GB/s   crc32c GB/s        one core, 16 MiB blocks and 64 KiB blocks
     loopback us                      200-byte round trip over TCP to another process, median
+    python ns                        one turn of a loop that adds: how fast the interpreter is on this core, now
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ class Machine:
             self.probes["write MiB/s"] = sequential_write(directory / "probe") / MIB
         self.probes["memcpy GB/s"] = memcpy_rate() / 1e9
         self.probes["crc32c GB/s"] = crc32c_rate() / 1e9
+        self.probes["python ns"] = 1e9 / python_rate()
         self.probes["loopback us"] = loopback_ns() / 1e3
         return self.probes
 
@@ -146,6 +148,16 @@ def crc32c_rate() -> float:
         return len(block)
 
     return rate(check)
+
+
+def python_rate() -> float:
+    def turn() -> int:
+        total = 0
+        for number in range(10_000):
+            total += number
+        return 10_000
+
+    return rate(turn)
 
 
 def loopback_ns() -> float:

@@ -10,7 +10,8 @@ A workload is a function in some ``bench/*_workloads.py`` that measures one thin
 A figure may name the probe of the machine that bounds it (``probe="write MiB/s"``, in the same unit); it is printed
 as a share of that probe, and ``ratio_at_least`` or ``ratio_at_most`` is its target. Where the machine's limit moves
 too much for a probe of minutes ago, a workload measures it in turns with its own work and gives the ratio as a figure.
-What figures should reach is in ``bench/targets.py``. Sizes go through ``machine.scaled``, so that a short run is short.
+What is promised, and so what a run is judged by, is the table in ``bench/targets.py``. Sizes go through
+``machine.scaled``, so that a short run is short.
 
 A module that registers nothing offers plain functions instead: those it lists as ``WORKLOADS``, or all its public ones
 that can be called with nothing. They return numbers by name (or a list of such); the names tell the unit.

@@ -176,6 +176,28 @@ def backlog(machine: Machine) -> dict[str, Figure]:
     }
 
 
+@workload("server/restart")
+def restart(machine: Machine) -> dict[str, Figure]:
+    """A server that was killed with a small backlog: from the start of the process to the first confirmed publish."""
+    took: list[float] = []
+    batch = encode_columns([os.urandom(200)]).to_bytes()
+    with machine.directory() as directory:
+        with serving(directory / "data") as server:
+            caller = Caller(server.address())
+            publish_backlog(caller, 10_000, 200)
+            server.kill()
+            caller.close()
+        for _ in range(5):
+            began = time.perf_counter()
+            with serving(directory / "data") as server:
+                caller = Caller(server.address())
+                caller.reply(caller.session.send_publish("backlog", batch))
+                took.append(time.perf_counter() - began)
+                server.kill()
+                caller.close()
+    return {"start to first confirm": Figure(statistics.median(took), "s", note=f"worst {max(took):.2f} s")}
+
+
 @workload("server/publish_one")
 def publish_one(machine: Machine) -> dict[str, Figure]:
     """One durable publish at a time over the loopback, in turns with a bare write and sync."""

@@ -1,11 +1,15 @@
-"""What a figure is, and the table of what each is to reach.
+"""What a figure is, and the table of what is promised.
 
-A workload may also say its target itself, beside the number; the table is for what is promised.
+To promise something, measure it in a workload (see ``bench/registry.py``) and put a row into ``TARGETS`` under its
+area: what is promised in words, the workload and the name of its figure, the bound, and a probe of the machine that
+helps to judge the number (its unit need not be the same). ``python -m bench`` prints each row with what was measured
+and whether it was reached, and writes the same to its JSON file under ``targets``. A row whose figure is missing from
+a run of its workload is an error of the run.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
 class Figure(NamedTuple):
@@ -38,89 +42,179 @@ class Figure(NamedTuple):
         return all(told) if told else None
 
 
-def at_least(value: float, unit: str) -> Figure:
-    return Figure(0, unit, at_least=value)
+class Target(NamedTuple):
+    """One promise. ``beside`` names a probe that is shown with it."""
+
+    what: str
+    workload: str
+    figure: str
+    at_least: float | None = None
+    at_most: float | None = None
+    beside: str = ""
 
 
-def at_most(value: float, unit: str) -> Figure:
-    return Figure(0, unit, at_most=value)
-
-
-TARGETS: dict[tuple[str, str], Figure] = {
-    # the batch
-    ("batch/encode_single", "us"): at_most(5, "us"),
-    ("batch/encode_single", "overhead_bytes"): at_most(90, "B"),
-    ("batch/encode_many", "us_per_message"): at_most(0.5, "us"),
-    ("batch/encode_many", "overhead_bytes_per_message"): at_most(16, "B"),
-    ("batch/encode_many", "overhead_bytes_per_message_keyed"): at_most(16, "B"),
-    ("batch/arrow", "us_to_arrow_1000"): at_most(20, "us"),
-    ("batch/arrow", "us_to_arrow_4096"): at_most(20, "us"),
-    ("batch/arrow", "us_to_arrow_every_column"): at_most(20, "us"),
-    # the journal
-    ("journal/batches", "messages"): at_least(1_000_000, "msg/s"),
-    ("journal/batches", "share of a bare sequential write"): at_least(0.6, "x"),
-    ("journal/singles", "messages"): at_least(150_000, "msg/s"),
-    ("journal/one_at_a_time", "p50 beside a bare write and sync"): at_most(1.5, "x"),
-    ("journal/recovery", "single frames, to the first read"): at_most(3, "s"),
-    ("journal/recovery", "frames of 100, to the first read"): at_most(1, "s"),
-    ("journal/recovery", "from a snapshot, to the first read"): at_most(1, "s"),
-    ("journal/overhead", "a message in batches of 1,000"): at_most(16, "B"),
-    ("journal/overhead", "a single message"): at_most(100, "B"),
-    # what everything pays
-    ("import", "import headrace"): at_most(0.15, "s"),
-    ("import", "pyarrow modules after it"): at_most(0, ""),
-    ("ids", "one at a time"): at_least(1_000_000, "ids/s"),
-    ("ids", "100 at a time"): at_least(1_000_000, "ids/s"),
-    # the delivery core
-    ("delivery/lease_ack", "lease 100 + ack 100"): at_least(3_000_000, "msg/s"),
-    ("delivery/lease_ack", "lease 1 + ack 1, one call each"): at_least(150_000, "msg/s"),
-    ("delivery/lease_ack", "lease 1 + ack 1, 64 callers at once"): at_least(150_000, "msg/s"),
-    ("delivery/keys", "lease 100 + ack 100"): at_least(500_000, "msg/s"),
-    ("delivery/priorities", "lease 100"): at_least(500_000, "msg/s"),
-    ("delivery/priorities", "lease 100 + ack 100"): at_least(500_000, "msg/s"),
-    ("delivery/schedule", "schedule"): at_least(300_000, "msg/s"),
-    ("delivery/schedule", "cancel, 500 of 1000 in one call"): at_least(300_000, "msg/s"),
-    ("delivery/schedule", "fire"): at_least(300_000, "msg/s"),
-    ("delivery/schedule", "memory of a scheduled message"): at_most(32, "B"),
-    ("delivery/lateness", "p99"): at_most(5000, "us"),
-    ("delivery/lateness", "earliest"): at_least(0, "us"),
-    ("delivery/memory", "10,000,000 ready, published in batches of 1,000"): at_most(150, "MiB"),
-    ("delivery/fanout", "10 groups"): at_least(1_000_000, "deliveries/s"),
-    ("delivery/backlog", "lease 1 + ack 1, ratio"): at_most(1.5, "x"),
-    ("delivery/backlog", "lease 100 + ack 100, ratio"): at_most(1.5, "x"),
-    ("delivery/recovery", "published in batches of 100"): at_most(5, "s"),
-    ("delivery/recovery", "published one by one"): at_most(5, "s"),
-    # a server process
-    ("server/idle", "resident, idle"): at_most(70, "MiB"),
-    ("server/idle", "an idle connection"): at_most(20, "KiB"),
-    ("server/backlog", "resident, all waiting"): at_most(200, "MiB"),
-    ("server/backlog", "kill to first delivery"): at_most(5, "s"),
-    ("server/publish_one", "p50 beside sync and round trip"): at_most(1.5, "x"),
-    ("server/connects", "left behind"): at_most(8, "MiB"),
+TARGETS: Final[dict[str, tuple[Target, ...]]] = {
+    "the batch": (
+        Target("encode a message of 200 B", "batch/encode_single", "us", at_most=5),
+        Target("its overhead", "batch/encode_single", "overhead_bytes", at_most=90),
+        Target("encode 1,000, each", "batch/encode_many", "us_per_message", at_most=0.5),
+        Target("their overhead, each", "batch/encode_many", "overhead_bytes_per_message", at_most=16),
+        Target("with keys", "batch/encode_many", "overhead_bytes_per_message_keyed", at_most=16),
+        Target("decode and check one", "batch/decode", "us_one", at_most=5),
+        Target("decode and check 1,000, each", "batch/decode", "us_per_message_1000", at_most=0.5),
+        Target("1,000 to Arrow", "batch/arrow", "us_to_arrow_1000", at_most=20),
+        Target("4,096 to Arrow", "batch/arrow", "us_to_arrow_4096", at_most=20),
+        Target("1,000 with every column there is to Arrow", "batch/arrow", "us_to_arrow_every_column", at_most=20),
+    ),
+    "the journal": (
+        Target(
+            "durable append of 1,000 x 200 B, pipelined, beside a bare write with a sync per MiB",
+            "journal/batches",
+            "share of a bare sequential write",
+            at_least=0.6,
+            beside="write MiB/s",
+        ),
+        Target("the same, in messages", "journal/batches", "messages", at_least=1_000_000, beside="sync 1 MiB p50 us"),
+        Target(
+            "durable append of 200 B from one thread, pipelined",
+            "journal/singles",
+            "messages",
+            at_least=150_000,
+            beside="sync 1 MiB p50 us",
+        ),
+        Target(
+            "durable append of one message, p50 beside a bare write and sync",
+            "journal/one_at_a_time",
+            "p50 beside a bare write and sync",
+            at_most=1.5,
+            beside="sync 200 B p50 us",
+        ),
+        Target(
+            "recovery of 1,000,000 single frames after a kill",
+            "journal/recovery",
+            "single frames, to the first read",
+            at_most=3,
+        ),
+        Target("in frames of 100", "journal/recovery", "frames of 100, to the first read", at_most=1),
+        Target("from a snapshot", "journal/recovery", "from a snapshot, to the first read", at_most=1),
+        Target(
+            "on disk beside the value, in batches of 1,000",
+            "journal/overhead",
+            "a message in batches of 1,000",
+            at_most=16,
+        ),
+        Target("of a single message", "journal/overhead", "a single message", at_most=100),
+    ),
+    "what everything pays": (
+        Target("import headrace", "import", "import headrace", at_most=0.15),
+        Target("modules of pyarrow after it", "import", "pyarrow modules after it", at_most=0),
+        Target("message ids", "ids", "one at a time", at_least=1_000_000),
+    ),
+    "the delivery core": (
+        Target("lease 100 + ack 100, memory journal", "delivery/lease_ack", "lease 100 + ack 100", at_least=3_000_000),
+        Target("lease 1 + ack 1", "delivery/lease_ack", "lease 1 + ack 1, one call each", at_least=150_000),
+        Target(
+            "lease 1 + ack 1, many callers",
+            "delivery/lease_ack",
+            "lease 1 + ack 1, 64 callers at once",
+            at_least=150_000,
+        ),
+        Target("by key, 10,000 keys, lease 100 + ack 100", "delivery/keys", "lease 100 + ack 100", at_least=500_000),
+        Target(
+            "random priorities over 1,000,000 ready, lease 100", "delivery/priorities", "lease 100", at_least=500_000
+        ),
+        Target("1,000,000 at random times of a day: schedule", "delivery/schedule", "schedule", at_least=300_000),
+        Target("cancel", "delivery/schedule", "cancel, 500 of 1000 in one call", at_least=300_000),
+        Target("fire", "delivery/schedule", "fire", at_least=300_000),
+        Target("memory of each", "delivery/schedule", "memory of a scheduled message", at_most=32),
+        Target("lateness of a fire when idle, p99", "delivery/lateness", "p99", at_most=5000),
+        Target("never early", "delivery/lateness", "earliest", at_least=0),
+        Target(
+            "memory of 10,000,000 of 1 KB waiting, disk journal",
+            "delivery/memory",
+            "10,000,000 ready, published in batches of 1,000",
+            at_most=150,
+        ),
+        Target("fan-out to 10 groups", "delivery/fanout", "10 groups", at_least=1_000_000),
+        Target(
+            "lease 100 + ack 100 with 10 million waiting, beside 10 thousand",
+            "delivery/backlog",
+            "lease 100 + ack 100, ratio",
+            at_most=1.5,
+        ),
+        Target("lease 1 + ack 1, the same", "delivery/backlog", "lease 1 + ack 1, ratio", at_most=1.5),
+        Target(
+            "recovery of 1,000,000, half acked one by one",
+            "delivery/recovery",
+            "published in batches of 100",
+            at_most=5,
+        ),
+        Target("published one by one too", "delivery/recovery", "published one by one", at_most=5),
+    ),
+    "a server process": (
+        Target("resident memory, idle", "server/idle", "resident, idle", at_most=70),
+        Target("an idle connection", "server/idle", "an idle connection", at_most=20),
+        Target("resident with 1,000,000 of 1 KB waiting", "server/backlog", "resident, all waiting", at_most=200),
+        Target("kill to first delivery of those", "server/backlog", "kill to first delivery", at_most=5),
+        Target(
+            "one durable publish, beside a bare sync and a round trip",
+            "server/publish_one",
+            "p50 beside sync and round trip",
+            at_most=1.5,
+            beside="sync 200 B p50 us",
+        ),
+        Target("left behind by 5,000 connections", "server/connects", "left behind", at_most=8),
+        Target(
+            "restart after a kill, small backlog, to the first confirm",
+            "server/restart",
+            "start to first confirm",
+            at_most=0.5,
+            beside="sync 4 KiB p50 us",
+        ),
+    ),
 }
-"""By workload and name of the number, what it is to reach; the value of each is a placeholder. A row whose number is
-missing from a run of its workload is an error of the run."""
+"""By area. Rows of one area stay together and in the order in which they are read."""
+
+
+def of_workload(name: str) -> dict[str, Target]:
+    """What is promised of a workload's figures."""
+    return {target.figure: target for targets in TARGETS.values() for target in targets if target.workload == name}
 
 
 def targeted(name: str, figures: dict[str, Figure]) -> dict[str, Figure]:
-    """The figures of a workload with what the table says of them; what a workload says itself goes before."""
-    return {key: _targeted(figure, TARGETS.get((name, key))) for key, figure in figures.items()}
+    """The figures of a workload with their bounds; what a workload says itself goes before."""
+    promised = of_workload(name)
+    return {key: _targeted(figure, promised.get(key)) for key, figure in figures.items()}
 
 
-def _targeted(figure: Figure, row: Figure | None) -> Figure:
-    if row is None:
+def _targeted(figure: Figure, target: Target | None) -> Figure:
+    if target is None or figure.at_least is not None or figure.at_most is not None:
         return figure
-    told = {
-        field: value
-        for field, value in row._asdict().items()
-        if field not in ("value", "unit") and value not in (None, "") and getattr(figure, field) in (None, "")
-    }
-    return figure._replace(**told)
+    return figure._replace(at_least=target.at_least, at_most=target.at_most)
 
 
 def missing(name: str, figures: dict[str, Figure]) -> list[str]:
-    """Rows of the table that a run of a workload has no number for."""
-    return [key for workload, key in TARGETS if workload == name and key not in figures]
+    """What is promised of a workload and what its run has no figure for."""
+    return [key for key in of_workload(name) if key not in figures]
+
+
+class Judged(NamedTuple):
+    """A promise beside what was measured; ``reached`` is None where nothing was."""
+
+    area: str
+    target: Target
+    figure: Figure | None
+    reached: bool | None
+
+
+def judged(results: dict[str, dict[str, Figure]], probes: dict[str, float]) -> list[Judged]:
+    """Every promise, in the order of the table."""
+    rows = []
+    for area, targets in TARGETS.items():
+        for target in targets:
+            figure = results.get(target.workload, {}).get(target.figure)
+            rows.append(Judged(area, target, figure, None if figure is None else figure.reached(probes)))
+    return rows
 
 
 def untargeted(name: str) -> Figure:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from bench import __main__ as command
-from bench import registry
-from bench.targets import TARGETS, Figure, missing, targeted
+from bench import machine, registry
+from bench.targets import TARGETS, Figure, judged, missing, targeted
 
 PROBES = {"write MiB/s": 1000.0}
 
@@ -38,23 +40,41 @@ def test_a_plain_function_becomes_a_workload_of_its_numbers() -> None:
     assert {name: figure.value for name, figure in run(None).items()} == {"a: rate": 3, "rate": 4}  # type: ignore[arg-type]
 
 
-def test_a_figure_takes_its_target_from_the_table_unless_it_brings_one() -> None:
-    figures = targeted(
-        "ids",
-        {"one at a time": Figure(5, "ids/s"), "100 at a time": Figure(5, "ids/s", at_least=4), "else": Figure(1, "")},
-    )
+def test_a_figure_takes_its_bound_from_the_table_unless_it_brings_one() -> None:
+    figures = targeted("ids", {"one at a time": Figure(5, "ids/s"), "else": Figure(1, "")})
     assert figures["one at a time"] == Figure(5, "ids/s", at_least=1_000_000)
-    assert figures["100 at a time"].at_least == 4
     assert figures["else"] == Figure(1, "")
+    assert targeted("ids", {"one at a time": Figure(5, "ids/s", at_least=4)})["one at a time"].at_least == 4
 
 
 def test_a_promised_figure_that_a_run_lacks_is_noticed() -> None:
-    assert missing("ids", {"one at a time": Figure(5, "ids/s")}) == ["100 at a time"]
+    assert missing("ids", {"something": Figure(5, "ids/s")}) == ["one at a time"]
 
 
-def test_every_target_is_of_a_workload_there_is() -> None:
+def test_every_promise_is_of_a_workload_there_is_and_has_a_bound_and_a_known_probe() -> None:
     registry.discover()
-    assert {name for name, _ in TARGETS} <= set(registry.WORKLOADS)
+    probes = (Path(machine.__file__).read_text(), *machine.SYNC_SIZES)
+    for target in (target for targets in TARGETS.values() for target in targets):
+        assert target.workload in registry.WORKLOADS, target
+        assert (target.at_least is None) != (target.at_most is None), target
+        assert not target.beside or target.beside.removeprefix("sync ").split(" p")[0] in " ".join(probes), target
+
+
+def test_no_figure_is_promised_twice() -> None:
+    promised = [(target.workload, target.figure) for targets in TARGETS.values() for target in targets]
+    assert len(promised) == len(set(promised))
+
+
+def test_promises_are_judged_in_words_with_the_probe_beside() -> None:
+    results = {"journal/one_at_a_time": {"p50 beside a bare write and sync": Figure(2, "x", at_most=1.5)}}
+    rows = {row.target.workload: row for row in judged(results, {})}
+    assert rows["ids"].reached is None
+    row = rows["journal/one_at_a_time"]
+    assert row.reached is False
+    line = command.target_line(row, {"sync 200 B p50 us": 250.0})
+    assert " ".join(line.split()) == (
+        "durable append of one message, p50 beside a bare write and sync 2 x ≤ 1.5 BELOW (sync 200 B p50 us: 250)"
+    )
 
 
 def test_every_workload_file_can_be_loaded_and_chosen_by_its_first_word() -> None:
