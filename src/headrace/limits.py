@@ -108,6 +108,16 @@ MQTT_WRITE_BYTES_HIGH: Final = 128 * KIB
 """Written and not yet taken by one subscriber's socket; above it its session collects, and drops by its own limits."""
 MQTT_WRITE_BYTES_LOW: Final = 32 * KIB
 """Below it the session's output is taken again."""
+MQTT_BATCH_BYTES: Final = 4 * MIB
+"""Values of one batch that is gathered from publishes to a queue; beyond it a round makes several."""
+MQTT_PREFETCH_DEFAULT: Final = 100
+"""Deliveries of a queue that a client without a receive maximum may hold unsettled."""
+MQTT_QUEUES_MAX: Final = 256
+"""Queues one connection may consume."""
+MQTT_SWEEP_NS: Final = 500 * MILLISECOND_NS
+"""Between two looks for leases that are over, and for figures that are due."""
+MQTT_STATS_INTERVAL_NS: Final = 5 * SECOND_NS
+"""Between two messages of a subscription to $admin/queue/<topic>/stats that does not say."""
 MQTT_TIMER_GRAIN_NS: Final = 20 * MILLISECOND_NS
 """Deadlines of all connections share one timer that fires at most so often."""
 

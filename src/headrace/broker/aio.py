@@ -201,7 +201,7 @@ class LoopBroker:
         self._subscriptions: dict[int, list[Subscription]] = {}
         self._polls: dict[int, list[Callable[[], None]]] = {}
         self._planned: set[int] = set()
-        self._turn = 0
+        self._turns: dict[int, int] = {}  # of each group: how many were pushed, so that the rest goes round
         self._keeper = self._loop.call_later(MEMBER_SILENCE_NS / 3e9, self._keep_members)
 
     # -- publish and settle ------------------------------------------------------------------------------------------
@@ -384,26 +384,29 @@ class LoopBroker:
         group = self.core.state.groups.get(gid)
         if group is None:
             del self._subscriptions[gid]
+            self._turns.pop(gid, None)
             for subscription in subscriptions:
                 subscription.end(UnknownGroup("the group was deleted"))
             return
         hungry = {s.consumer: s for s in subscriptions if s.credit_left > 0}
         if not hungry:
             return
-        self._turn += 1
+        turn = self._turns.get(gid, 0)
         if len(hungry) == 1 or group.policy.fifo:
             shares = {name: s.credit_left for name, s in hungry.items()}
         else:
             ready = sum(backlog.ready_count for backlog in group.backlogs.values())
             room = {name: s.credit_left for name, s in hungry.items()}
-            shares = share_credit(room, ready, group.policy.push, self._turn, self._busy(group))
+            shares = share_credit(room, ready, group.policy.push, turn, self._busy(group))
         more = False
         for name, share in shares.items():
             subscription = hungry[name]
             if subscription.closed:
                 continue
             taken = self._push(group, subscription, min(share, PREFETCH_MAX))
+            turn += taken
             more = more or (taken > 0 and subscription.credit_left > 0)
+        self._turns[gid] = turn
         if more:
             self.plan(gid)
         else:

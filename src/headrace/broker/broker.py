@@ -188,6 +188,12 @@ class Broker:
             position = max(position, done.position)
         return Done(parts, position)
 
+    def routes(self, namespace: str, topic: str, batch: Batch) -> dict[int, list[int]]:
+        """Partition → indexes of the messages that go there (an empty list: all of them), for who wants to know which
+        part of a batch was refused."""
+        count = len(self.topic(namespace, topic).partitions)
+        return self._route(batch, count) if count > 1 else {0: []}
+
     def _route(self, batch: Batch, count: int) -> dict[int, list[int]]:
         """Which messages go to which partition: by the hash of the key; those without one together, in turns.
 

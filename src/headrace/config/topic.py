@@ -29,6 +29,7 @@ __all__ = ["OnDead", "Ordering", "Push", "RetryConfig", "TopicConfig", "check_we
 Ordering = Literal["none", "key", "partition", "strict"]
 OnDead = Literal["continue", "hold", "follow"]
 Push = Literal["round_robin", "least_busy", "random"]
+MqttSettle = Literal["explicit", "puback"]
 
 ORDERING = Choice("none", "key", "partition", "strict")
 ON_DEAD = Choice("continue", "hold", "follow")
@@ -127,6 +128,10 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
         int, Setting(Lanes(LANE_WAIT_DEFAULT_NS), "lanes", "how priorities are served: strict, or aging:<longest wait>")
     ] = 0
     push: Annotated[Push, Setting(PUSH, "", "which consumer with credit gets the next message")] = "round_robin"
+    mqtt_settle: Annotated[
+        MqttSettle,
+        Setting(Choice("explicit", "puback"), "mqtt.settle", "how MQTT consumers ack: by $ack, or by PUBACK alone"),
+    ] = "explicit"
 
     def __post_init__(self) -> None:
         check(self)

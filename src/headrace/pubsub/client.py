@@ -17,7 +17,7 @@ from headrace.wire.mqtt import OutgoingMessage, ServerSession, SessionState, Wil
 if TYPE_CHECKING:
     from headrace.pubsub.share import Share
 
-__all__ = ["Client", "Held", "Link", "Pending", "Rights"]
+__all__ = ["Client", "Held", "Link", "Pending", "QueueHeld", "Rights"]
 
 _PACKET_IDS = 0xFFFF
 
@@ -57,6 +57,17 @@ class Held(msgspec.Struct, frozen=True, gc=False):
     no_local: bool = False
     retain_as_published: bool = False
     identifier: int = 0
+
+
+class QueueHeld(msgspec.Struct, frozen=True, gc=False):
+    """A subscription to a durable queue: how its client consumes, now and when it comes back."""
+
+    qos: int
+    identifier: int
+    group: str
+    prefetch: int
+    by_puback: bool
+    start: str = ""
 
 
 class Pending:
@@ -100,6 +111,7 @@ class Client:
         "leaving",
         "link",
         "owner",
+        "queues",
         "reserves",
         "rights",
         "state",
@@ -120,6 +132,7 @@ class Client:
         self.link: Link | None = None
         self.rights: Rights | None = None
         self.subscriptions: dict[str, Held] | None = None
+        self.queues: dict[str, QueueHeld] | None = None
         self.state: SessionState | None = None  # while nobody is connected
         self.leaving: Link | None = None  # a connection that has ended and still waits for answers
         self.waiter: Any = None  # who wants to connect meanwhile

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 
 from headrace.pubsub import facts as f
 from headrace.pubsub.bounds import Bounds
-from headrace.pubsub.client import Client, Held, Link, Pending, Rights
+from headrace.pubsub.client import Client, Held, Link, Pending, QueueHeld, Rights
 from headrace.pubsub.retained import Retained
 from headrace.pubsub.share import Share, Waiting
 from headrace.routing import SubscriptionTrie, split_share
@@ -73,7 +73,8 @@ class _Plan(NamedTuple):
 
 
 class Exchange:
-    """See the head of this file. ``publish_will`` is asked to publish a will as its client would have."""
+    """See the head of this file. ``publish_will`` is asked to publish a will as its client would have; ``on_end``
+    is told when a session is over."""
 
     def __init__(
         self,
@@ -81,6 +82,7 @@ class Exchange:
         *,
         ledger: Ledger | None = None,
         publish_will: Callable[[Client, Will, int], None],
+        on_end: Callable[[Client], None] | None = None,
     ) -> None:
         self.bounds = bounds or Bounds()
         self.clients: dict[str, Client] = {}
@@ -90,6 +92,7 @@ class Exchange:
         self.dropped_count = 0
         self._ledger = ledger
         self._publish_will = publish_will
+        self._on_end = on_end
         self._trie: SubscriptionTrie[Client | Share, Held] = SubscriptionTrie()
         self._plans: dict[str, _Plan] = {}
         self._generation = 0
@@ -210,6 +213,8 @@ class Exchange:
             share = pending.share
             if share is not None and share.members:
                 self._offer(share, pending.message, pending.qos, now_ns)
+        if self._on_end is not None:
+            self._on_end(client)
         client.reserves = False
         client.expiry_s = 0
         client.state = None
@@ -329,6 +334,33 @@ class Exchange:
                     return
             lines.popleft()
         client.backlog = None
+
+    def subscribe_queue(self, client: Client, topic_filter: str, held: QueueHeld) -> None:
+        """Remember a subscription to a queue, for when its client comes back."""
+        if client.queues is None:
+            client.queues = {}
+        client.queues[topic_filter] = held
+        if client.reserves:
+            self._note(
+                f.QueueSubscribed(
+                    client.uid,
+                    topic_filter,
+                    held.qos,
+                    held.identifier,
+                    held.group,
+                    held.prefetch,
+                    held.by_puback,
+                    held.start,
+                )
+            )
+
+    def unsubscribe_queue(self, client: Client, topic_filter: str) -> bool:
+        """False when it was not subscribed."""
+        if not client.queues or client.queues.pop(topic_filter, None) is None:
+            return False
+        if client.reserves:
+            self._note(f.Unsubscribed(client.uid, topic_filter))
+        return True
 
     # -- publishing ----------------------------------------------------------------------------------------------------
 

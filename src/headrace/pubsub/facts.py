@@ -23,6 +23,7 @@ __all__ = [
     "Left",
     "Message",
     "Opened",
+    "QueueSubscribed",
     "Received",
     "Recorded",
     "Released",
@@ -178,6 +179,19 @@ class Handed(_Fact, tag=15):
     topic_filter: str
 
 
+class QueueSubscribed(_Fact, tag=16):
+    """A subscription to a durable queue; it is taken up again when its client comes back."""
+
+    uid: int
+    topic_filter: str
+    qos: int
+    identifier: int
+    group: str
+    prefetch: int
+    by_puback: bool
+    start: str
+
+
 Fact: TypeAlias = (
     Opened
     | Resumed
@@ -194,6 +208,7 @@ Fact: TypeAlias = (
     | Unretained
     | Willed
     | Handed
+    | QueueSubscribed
 )
 
 _decoder = msgspec.msgpack.Decoder(list[Fact])

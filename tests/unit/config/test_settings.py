@@ -118,6 +118,7 @@ def test_the_defaults_of_a_topic_are_the_documented_ones() -> None:
         "dedup_window": "5m",
         "lanes": "strict",
         "push": "round_robin",
+        "mqtt": {"settle": "explicit"},
     }
 
 

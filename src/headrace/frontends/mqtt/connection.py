@@ -22,8 +22,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from headrace import errors, limits
 from headrace.diagnostics import logger
 from headrace.frontends.access import Principal
+from headrace.frontends.mqtt.administering import Figures
+from headrace.frontends.mqtt.consuming import Delivery, QueueSubscription
 from headrace.frontends.mqtt.rights import TopicRights
-from headrace.pubsub import Client
+from headrace.pubsub import Client, Exchange
 from headrace.wire.mqtt import (
     Acked,
     Cause,
@@ -63,13 +65,17 @@ class MqttConnection(asyncio.Protocol):
         "_door",
         "_ending",
         "_exchange",
+        "_parting",
         "_paused",
         "_reading",
         "_transport",
         "client",
         "due_ns",
+        "is_nameless",
         "peer",
         "principal",
+        "queues",
+        "receive_maximum",
         "rights",
         "session",
     )
@@ -82,8 +88,12 @@ class MqttConnection(asyncio.Protocol):
         self.client: Client | None = None
         self.principal: Principal | None = None
         self.rights: TopicRights | None = None
+        self.queues: dict[str, QueueSubscription] | None = None
+        self.receive_maximum = 0  # what the client said, 0: nothing
+        self.is_nameless = False
         self.peer = ""
         self.due_ns = 0
+        self._parting = False
         self._dirty = False
         self._ending = False
         self._paused = False
@@ -171,13 +181,15 @@ class MqttConnection(asyncio.Protocol):
             client = self.client
             if client is not None and client.backlog:
                 self._exchange.pump(client, self._door.now_ns())
+            if self.queues:
+                self._door.queues.pump(self)
             self.react()
         else:
             self._door.loop.call_soon(self.touch)
         self._dirty = False
         if session.close_planned:
             self._close()
-        elif session.wants_bytes is not self._reading:
+        elif session.wants_bytes is not self._reading and not self._parting:
             self._reading = session.wants_bytes
             if self._reading:
                 self._transport.resume_reading()
@@ -220,14 +232,9 @@ class MqttConnection(asyncio.Protocol):
         reason = errors.ROWS.get(type(error), _UNKNOWN_ROW).mqtt
         session = self.session
         match event:
-            case Published() if event.handle:
-                self._answer(event.handle, reason, error.message)
             case Published():
-                _log.debug("a QoS 0 publish was refused", peer=self.peer, code=error.code, reason=error.message)
-            case Subscribed():
-                session.send_suback(event.packet.packet_id, [reason] * len(event.packet.subscriptions))
-            case Unsubscribed():
-                session.send_unsuback(event.packet.packet_id, [reason] * len(event.packet.topic_filters))
+                silently = event.message.topic[0] == "$" and not isinstance(error, errors.NotAllowed)
+                self.answer(event.handle, error, silently=silently)
             case Connected():
                 session.refuse(reason, reason_string=error.message)
             case _:
@@ -277,7 +284,11 @@ class MqttConnection(asyncio.Protocol):
             self.touch()
             return
         client, state = found
+        if state is not None:
+            state.received = list({*state.received, *door.queues.received(client)})
         asked = packet.properties or {}
+        self.receive_maximum = asked.get("receive_maximum", 0)
+        self.is_nameless = not packet.client_id
         said: Properties = {}
         if asked.get("request_response_information") and "+" not in client_id and "#" not in client_id:
             said["response_information"] = f"reply/{client_id}"
@@ -295,6 +306,7 @@ class MqttConnection(asyncio.Protocol):
             return
         self.client = client
         exchange.attach(client, self, self.rights, packet.will, now_ns)
+        door.queues.resume(self)
         self.due_ns = 0
         self.react()
 
@@ -326,25 +338,43 @@ class MqttConnection(asyncio.Protocol):
         session = self.session
         sent = session.ack_publish(handle, reason, reason_string=text, silently=silently)
         self.touch()
+        if self._parting:
+            self.part_if_idle()
         if session.state is State.CLOSED:
             self.react()
             if not sent and not session.unanswered_count and self.client is not None:
                 self._exchange.answered(self.client, self)
 
+    @property
+    def standing_client(self) -> Client:
+        """Of a connection that was accepted."""
+        if self.client is None:
+            raise errors.ProtocolViolation("this connection has no client yet")
+        return self.client
+
+    @property
+    def exchange(self) -> Exchange:
+        return self._exchange
+
     def answer(self, handle: int, error: errors.HeadraceError | None, *, silently: bool = False) -> None:
-        """The answer to a publish of a queue."""
+        """The answer to a publish. ``silently``: 3.1.1 has no word for a refusal, and this one is not worth the
+        connection (a settlement that came too late)."""
         if not handle:
             if error is not None:
                 _log.debug("a QoS 0 publish was refused", peer=self.peer, code=error.code, reason=error.message)
         elif error is None:
             self._answer(handle)
         else:
-            self._answer(handle, errors.ROWS.get(type(error), _UNKNOWN_ROW).mqtt, error.message, silently=silently)
+            reason = errors.ROWS.get(type(error), _UNKNOWN_ROW).mqtt
+            self._answer(handle, reason if reason in _PUBACK else 0x83, error.message, silently=silently)
 
     def _on_released(self, event: Released) -> None:
         client = self.client
+        complete = partial(self._complete, event.packet_id)
+        if client is not None and client.reserves and self._door.queues.release(client, event.packet_id, complete):
+            return
         if client is not None and self._exchange.release(client, event.packet_id):
-            self._exchange.then(partial(self._complete, event.packet_id))
+            self._exchange.then(complete)
         else:
             self.session.complete_publish(event.packet_id)
 
@@ -368,13 +398,28 @@ class MqttConnection(asyncio.Protocol):
     def _on_acked(self, event: Acked) -> None:
         token, client = event.token, self.client
         if token is not None and client is not None:
-            self._exchange.finished(client, token)
+            kind = token.__class__
+            if kind is Delivery:
+                self._door.queues.acked(token, event)
+            elif kind is Figures:
+                client.used.discard(token.packet_id)
+            else:
+                self._exchange.finished(client, token)
         if client is not None and client.backlog:
             self._exchange.pump(client, self._door.now_ns())
 
     def _on_dropped(self, event: Dropped) -> None:
-        if self.client is not None and event.token is not None:
-            self._exchange.finished(self.client, event.token)
+        token, client = event.token, self.client
+        if client is None or token is None:
+            return
+        if isinstance(token, Delivery):
+            token.subscription.unsent(token)
+            if token.subscription.outstanding.pop(token.message_id, None) is not None:
+                self._door.queues.give_up(token, "larger than the maximum packet size of the client it was leased to")
+        elif isinstance(token, Figures):
+            client.used.discard(token.packet_id)
+        else:
+            self._exchange.finished(client, token)
 
     # -- subscriptions -------------------------------------------------------------------------------------------------
 
@@ -386,17 +431,24 @@ class MqttConnection(asyncio.Protocol):
         identifiers = (packet.properties or {}).get("subscription_identifiers")
         identifier = identifiers[0] if identifiers else 0
         reasons: list[int] = []
+        texts: list[str] = []
         for asked in packet.subscriptions:
             if asked.topic_filter[0] == "$" and not asked.topic_filter.startswith("$share/"):
-                reasons.append(self._door.subscribe_special(self, asked, packet))
+                try:
+                    reasons.append(self._door.subscribe_special(self, asked, packet, identifier))
+                except errors.HeadraceError as error:
+                    reason = errors.ROWS.get(type(error), _UNKNOWN_ROW).mqtt
+                    reasons.append(reason if reason in _SUBACK else Reason.TOPIC_FILTER_INVALID)
+                    texts.append(error.message)
             else:
                 reasons.append(self._exchange.subscribe(client, asked, identifier, now_ns))
         if self.session.version != _V5:
             reasons = [min(reason, 0x80) for reason in reasons]
-        self._exchange.then(partial(self._confirm_subscribe, packet.packet_id, reasons))
+        confirm = partial(self._confirm_subscribe, packet.packet_id, reasons, "; ".join(texts) or None)
+        self._exchange.then(lambda: self._door.when_durable(confirm) if self.queues else confirm())
 
-    def _confirm_subscribe(self, packet_id: int, reasons: list[int]) -> None:
-        self.session.send_suback(packet_id, reasons)
+    def _confirm_subscribe(self, packet_id: int, reasons: list[int], text: str | None) -> None:
+        self.session.send_suback(packet_id, reasons, reason_string=text)
         if self.client is not None and self.client.backlog and self.client.link is self:
             self._exchange.pump(self.client, self._door.now_ns())
         self.touch()
@@ -420,6 +472,24 @@ class MqttConnection(asyncio.Protocol):
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
+    def part(self) -> None:
+        """The server stops: take no more deliveries, and go when what was begun is finished."""
+        self._parting = True
+        for subscription in (self.queues or {}).values():
+            subscription.stop()
+        self.part_if_idle()
+
+    def part_if_idle(self) -> None:
+        """Nothing owed and nothing held: the end."""
+        if not self._parting or self._ending:
+            return
+        holds = any(each.outstanding for each in (self.queues or {}).values())
+        if not holds and not self.session.unanswered_count:
+            self.end(Reason.SERVER_SHUTTING_DOWN, "the server is stopping")
+        elif not holds and self._reading:
+            self._reading = False
+            self._transport.pause_reading()  # what it has sent is answered, what it would send is not begun
+
     def _on_failed(self, event: Failed) -> None:
         _log.debug("a client broke a rule", peer=self.peer, clause=event.clause, detail=event.detail)
 
@@ -434,6 +504,8 @@ class MqttConnection(asyncio.Protocol):
 
 _V5: Final = 5
 _UNKNOWN_ROW: Final = errors.Row(500, 2, 0x80, 0)
+_PUBACK: Final = frozenset({0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99})
+_SUBACK: Final = frozenset({0x80, 0x83, 0x87, 0x8F, 0x97})
 _HANDLERS: Final[dict[type, Callable[[MqttConnection, Any], None]]] = {
     Connected: MqttConnection._on_connected,
     Released: MqttConnection._on_released,

@@ -5,17 +5,35 @@ from __future__ import annotations
 import asyncio
 import heapq
 import secrets
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 from headrace import errors, limits
+from headrace.batch import encode
+from headrace.calls import BY_KEY
 from headrace.diagnostics import logger
 from headrace.frontends.access import Principal
 from headrace.frontends.doors import DoorSite
 from headrace.frontends.listening import spelled
+from headrace.frontends.mqtt.addresses import ADMIN, QUEUE
+from headrace.frontends.mqtt.administering import Administering
 from headrace.frontends.mqtt.connection import MqttConnection
+from headrace.frontends.mqtt.queues import Queues
 from headrace.frontends.mqtt.rights import TopicRights
+from headrace.frontends.mqtt.translate import message_of
 from headrace.pubsub import Bounds, Client, Exchange
-from headrace.wire.mqtt import Connect, OutgoingMessage, Publish, Reason, SessionLimits, Subscribe, Subscription, Will
+from headrace.shard import Done
+from headrace.wire.mqtt import (
+    Connect,
+    OutgoingMessage,
+    Properties,
+    Publish,
+    Reason,
+    SessionLimits,
+    Subscribe,
+    Subscription,
+    Will,
+)
 
 __all__ = ["MqttDoor"]
 
@@ -38,7 +56,9 @@ class MqttDoor:
         self.loop = asyncio.get_running_loop()
         self.now_ns = site.broker.core.clock.now_ns
         self.connections: set[MqttConnection] = set()
-        self.exchange = Exchange(bounds, publish_will=self._publish_will)
+        self.exchange = Exchange(bounds, publish_will=self._publish_will, on_end=self._session_ended)
+        self.queues = Queues(site, self.now_ns, self.loop.call_soon)
+        self.administering = Administering(site, self.now_ns, self._publish_as)
         self._connections_max = connections_max
         self._refused = 0
         self._server: asyncio.Server | None = None
@@ -50,13 +70,14 @@ class MqttDoor:
         self._watched = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
+        self._sweeper: asyncio.TimerHandle | None = None
 
     @property
     def address(self) -> str:
         return spelled(self.site.listener)
 
     @property
-    def open_connections(self) -> int:
+    def connections_count(self) -> int:
         return len(self.connections)
 
     # -- starting and stopping -----------------------------------------------------------------------------------------
@@ -70,6 +91,7 @@ class MqttDoor:
             ssl_handshake_timeout=limits.MQTT_CONNECT_DEADLINE_NS / 1e9 if self.site.tls is not None else None,
             backlog=limits.LISTEN_BACKLOG,
         )
+        self._sweep()
 
     async def drain(self, deadline_ns: int) -> None:
         """Accept no more; part from everybody who has nothing under way, and from the others as they finish."""
@@ -77,7 +99,7 @@ class MqttDoor:
             self._server.close()
         self._draining = True
         for connection in list(self.connections):
-            connection.end_now(Reason.SERVER_SHUTTING_DOWN, "the server is stopping")
+            connection.part()
         try:
             async with asyncio.timeout(deadline_ns / 1e9):
                 await self._empty.wait()
@@ -100,8 +122,9 @@ class MqttDoor:
             for connection in list(self.connections):
                 connection.cut()
             await asyncio.sleep(0)
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._sweeper):
+            if timer is not None:
+                timer.cancel()
 
     # -- connections ---------------------------------------------------------------------------------------------------
 
@@ -169,6 +192,12 @@ class MqttDoor:
         self.exchange.on_due(now_ns)
         self.rearm()
 
+    def _sweep(self) -> None:
+        """Leases that are over, figures that are due."""
+        self._sweeper = self.loop.call_later(limits.MQTT_SWEEP_NS / 1e9, self._sweep)
+        self.queues.sweep()
+        self.administering.sweep()
+
     def rearm(self) -> None:
         """Be woken for whatever comes first."""
         times = [each for each in (self._due[0][0] if self._due else None, self.exchange.next_due_ns()) if each]
@@ -198,22 +227,71 @@ class MqttDoor:
     # -- special topics ------------------------------------------------------------------------------------------------
 
     def is_queue_topic(self, topic: str) -> bool:
-        return topic.startswith("$queue/")
+        """Whether messages can be published there as to a queue."""
+        try:
+            return topic.startswith(QUEUE) and not (address := self.queues.address(topic)).verb and not address.group
+        except errors.InvalidArgument:
+            return False
 
     def may_publish_will(self, rights: TopicRights, topic: str) -> bool:
-        return rights.may_write(topic.removeprefix("$queue/"))
+        return rights.may_write(topic.removeprefix(QUEUE))
 
     def publish_special(self, connection: MqttConnection, packet: Publish, handle: int) -> None:
-        raise errors.InvalidArgument(f"topic {packet.topic!r}: nothing can be published there")
+        """A PUBLISH to a name that begins with ``$``."""
+        topic = packet.topic
+        if topic.startswith(QUEUE):
+            self.queues.publish(connection, packet, handle)
+        elif topic.startswith(ADMIN):
+            self.administering.publish(connection, packet, handle)
+        else:
+            raise errors.UnknownTopic(f"nothing can be published to {topic!r}; $queue/<topic> and $admin/queue/… can")
 
-    def subscribe_special(self, connection: MqttConnection, asked: Subscription, packet: Subscribe) -> int:
-        return Reason.TOPIC_FILTER_INVALID
+    def subscribe_special(
+        self, connection: MqttConnection, asked: Subscription, packet: Subscribe, identifier: int
+    ) -> int:
+        """A filter that begins with ``$``: the granted QoS, or what it is refused with is raised."""
+        topic_filter = asked.topic_filter
+        if topic_filter.startswith(QUEUE):
+            return self.queues.subscribe(connection, asked, packet, identifier)
+        if topic_filter.startswith(ADMIN):
+            granted = self.administering.subscribe(connection, asked, packet, identifier)
+            self.loop.call_soon(self.administering.sweep)
+            return granted
+        raise errors.InvalidArgument(f"nothing is ever published under {topic_filter!r}")
 
     def unsubscribe_special(self, connection: MqttConnection, topic_filter: str) -> bool:
-        return False
+        if topic_filter.startswith(QUEUE):
+            found = self.queues.unsubscribe(connection, topic_filter)
+            if connection.client is not None:
+                found = self.exchange.unsubscribe_queue(connection.client, topic_filter) or found
+            return found
+        return self.administering.unsubscribe(connection, topic_filter)
 
     def ended(self, connection: MqttConnection, *, clean: bool) -> None:
         """A connection's session is over."""
+        self.queues.ended(connection, clean=clean)
+        self.administering.ended(connection)
+
+    def _session_ended(self, client: Client) -> None:
+        if client.reserves:
+            self.queues.forget(client.uid)
+
+    def when_durable(self, callback: Callable[[], None]) -> None:
+        """When everything the broker did so far is durable."""
+        journal = self.site.broker.core.journal
+        self.site.broker.host.then(lambda: Done(None, journal.end_position), lambda _: callback())
+
+    def _publish_as(self, connection: MqttConnection, packet: Publish) -> None:
+        """An answer of ours to where a client asked for it, if that client may publish there."""
+        topic = packet.topic
+        if topic.startswith(QUEUE):
+            try:
+                self.queues.publish(connection, packet, 0)
+            except errors.HeadraceError as error:
+                _log.debug("an answer could not be published", topic=ascii(topic), reason=error.message)
+        elif topic[0] != "$" and (connection.rights is None or connection.rights.may_write(topic)):
+            now_ns = self.now_ns()
+            self.exchange.publish(OutgoingMessage.of(packet, now_ns), 0, False, None, now_ns)
 
     def _publish_will(self, client: Client, will: Will, now_ns: int) -> None:
         """As its client would have: the rights are those of this moment."""
@@ -221,7 +299,25 @@ class MqttDoor:
         if rights is not None and not self.may_publish_will(rights, will.topic):
             _log.warning("a will was not published: its client may not", client=ascii(client.client_id))
             return
-        properties = dict(will.properties or {})
-        properties.pop("will_delay_interval", None)
-        packet = Publish(will.topic, will.payload, will.qos, will.retain, properties=properties or None)  # type: ignore[arg-type] # the same names
-        self.exchange.publish(OutgoingMessage.of(packet, now_ns), will.qos, will.retain, None, now_ns)
+        properties = {name: value for name, value in (will.properties or {}).items() if name != "will_delay_interval"}
+        packet = Publish(will.topic, will.payload, will.qos, will.retain, properties=cast("Properties", properties))
+        if will.topic.startswith(QUEUE):
+            self._queue_will(packet, client)
+        else:
+            self.exchange.publish(OutgoingMessage.of(packet, now_ns), will.qos, will.retain, None, now_ns)
+
+    def _queue_will(self, packet: Publish, client: Client) -> None:
+        """A will to a queue is a message like others; nobody waits for the answer."""
+        try:
+            batch = encode([message_of(packet)])
+        except errors.HeadraceError as error:
+            _log.warning("a will was not published", client=ascii(client.client_id), reason=error.message)
+            return
+        self.site.broker.publish_then(
+            self.site.namespace, self.queues.address(packet.topic).topic, BY_KEY, batch, _log_refusal
+        )
+
+
+def _log_refusal(reply: Any) -> None:
+    if isinstance(reply, errors.HeadraceError):
+        _log.warning("a will was not published", code=reply.code, reason=reply.message)
