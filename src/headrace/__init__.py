@@ -13,7 +13,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace import testing
+    from headrace import aio, testing
+    from headrace.client.connecting import connect
     from headrace.client.consumer import ArrowDeliveries, Consumer, Delivery
     from headrace.client.handles import Headrace, Topic
     from headrace.client.message import Message
@@ -65,10 +66,11 @@ _HOMES = {
     "Message": "headrace.client.message",
     "Published": "headrace.client.published",
     "Topic": "headrace.client.handles",
+    "connect": "headrace.client.connecting",
     "open": "headrace.embedded",
     **dict.fromkeys(_ERRORS, "headrace.errors"),
 }
-_MODULES = ("testing",)
+_MODULES = ("aio", "testing")
 
 __all__ = [
     "AlreadyExists",
@@ -106,6 +108,8 @@ __all__ = [
     "UnknownGroup",
     "UnknownTopic",
     "UnsupportedVersion",
+    "aio",
+    "connect",
     "open",
     "testing",
 ]

@@ -412,6 +412,14 @@ CLIENT_GATHER_ALONE_BYTES: Final = 64 * KIB
 """A value above it leaves in a batch of its own: it gains nothing from company, and one too large fails alone."""
 CLIENT_REQUESTS_TTL_NS: Final = 3_600 * SECOND_NS
 """How long an answer that nobody fetched is kept."""
+CLIENT_CREDIT_BYTES: Final = 16 * MIB
+"""What one consumer lets the server push ahead; its credit in messages is its prefetch."""
+CLIENT_OVERLOADED_NS: Final = 100 * MILLISECOND_NS
+"""Before a request is sent again to a server that had no room for it and did not say when it will."""
+CLIENT_GOODBYE_NS: Final = 2 * SECOND_NS
+"""For the last bytes of a client that closes."""
+CLIENT_RECEIVE_BYTES: Final = 256 * KIB
+"""Read from a socket at a time."""
 CLIENT_WINDOW: Final = 8
 """Batches of one publish_many or publisher under way at a time: fills the wire while the disk syncs."""
 CLIENT_PRODUCER_WINDOW: Final = 24

@@ -178,6 +178,31 @@ class Batch:
         batch._hashes = self._hashes
         return batch
 
+    def from_producer(self, producer_id: int, producer_seq: int) -> Batch:
+        """The batch as the ``producer_seq``-th of a producer, so that it is stored once however often it is sent.
+
+        >>> from headrace.batch import encode_one
+        >>> batch = encode_one(b"a").from_producer(7, 1)
+        >>> (batch.producer_id, batch.producer_seq) == (7, 1) == (lambda b: (b.producer_id, b.producer_seq))(
+        ...     Batch.decode(batch.to_bytes())
+        ... )
+        True
+        """
+        if not (0 < producer_id <= layout.PRODUCER_MAX and 0 <= producer_seq <= layout.PRODUCER_MAX):
+            raise InvalidArgument(
+                f"from_producer({producer_id}, {producer_seq}): the id must be within 1..2^64-1, the sequence within "
+                "0..2^64-1"
+            )
+        columns = self.columns | layout.PRODUCER
+        producer = (producer_id, producer_seq)
+        stamp = (self.base_offset, self.base_id, self.append_time_ns)
+        front = head(columns, self.count, self._body, self._tail, stamp, producer)  # type: ignore[arg-type]  # any buffer
+        batch = Batch(front, self._body, self._tail, columns, self.count, stamp, producer)
+        batch._found = self._found
+        batch._ends = self._ends
+        batch._hashes = self._hashes
+        return batch
+
     def _resolved(self, now_ns: int) -> bytes | memoryview:
         delivers = self._delivers()
         expires = self._expires()

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 _UNSTAMPED: Final = (0, 0, 0)
 _LANE_BYTES: Final = tuple(bytes([lane]) for lane in range(PRIORITY_MAX + 1))
-_PRODUCER_MAX: Final = (1 << 64) - 1
 
 
 def encode(messages: Sequence[Message], *, producer_id: int = 0, producer_seq: int = 0) -> Batch:
@@ -305,9 +304,9 @@ def encode_arrow(table: pa.Table | pa.RecordBatch, *, producer_id: int = 0, prod
 
 
 def _producer(producer_id: int, producer_seq: int) -> tuple[int, int]:
-    if not 0 < producer_id <= _PRODUCER_MAX:
+    if not 0 < producer_id <= layout.PRODUCER_MAX:
         raise InvalidArgument(f"producer_id is {producer_id}; with a sequence it must be within 1..2^64-1")
-    if not 0 <= producer_seq <= _PRODUCER_MAX:
+    if not 0 <= producer_seq <= layout.PRODUCER_MAX:
         raise InvalidArgument(f"producer_seq is {producer_seq}; it must be within 0..2^64-1")
     return producer_id, producer_seq
 

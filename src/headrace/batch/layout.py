@@ -123,6 +123,10 @@ def crc_patched(crc: int, old: bytes, new: bytes) -> int:
     return crc ^ crc_value(change) ^ crc_value(bytes(size))
 
 
+PRODUCER_MAX: Final = (1 << 64) - 1
+"""A producer's id and its sequence are eight bytes each."""
+
+
 def head_bytes(columns: int) -> int:
     """The size of HEAD for this column set."""
     return HEAD_PRODUCER_BYTES if columns & PRODUCER else HEAD_BYTES

@@ -532,6 +532,8 @@ class AsyncEmbeddedPort:
 
     def __init__(self, broker: LoopBroker) -> None:
         self.broker = broker
+        self.now_ns = broker.core.clock.now_ns
+        """The broker's own time, which deadlines are in."""
 
     async def publish(self, namespace: str, topic: str, partition: int, batch: Batch) -> list[Part]:
         return await self.broker.publish(namespace, topic, partition, batch)

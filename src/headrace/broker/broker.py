@@ -10,7 +10,7 @@ another process may own it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.batch import Batch
 from headrace.broker.alerts import Alerts
@@ -51,6 +51,28 @@ __all__ = ["Broker", "gathered"]
 
 
 Notes = Sequence[tuple[bytes, bytes]]
+
+
+class _Place(NamedTuple):
+    """Where a share of a batch went: a partition, and where in what was published there in one go."""
+
+    pid: int
+    first: int
+    messages: int
+    indexes: Sequence[int] | None
+
+
+def _share_of(done: PublishDone, place: _Place) -> PublishDone:
+    """What became of one share, by what became of all that was published into its partition."""
+    if place.messages == done.count + len(done.duplicates):
+        return done
+    end = place.first + place.messages
+    earlier = sum(1 for index, *_ in done.duplicates if index < place.first)
+    own = [(i - place.first, mid, pid, offset) for i, mid, pid, offset in done.duplicates if place.first <= i < end]
+    new_before = place.first - earlier
+    return PublishDone(
+        done.pid, done.base_offset + new_before, done.base_id + new_before, place.messages - len(own), own
+    )
 
 
 class Broker:
@@ -298,7 +320,9 @@ class Broker:
     # -- settling ------------------------------------------------------------------------------------------------------
 
     def settle(self, namespace: str, topic: str, group: str, order: Settle) -> Done:
-        """Settle messages of a group; the reply is ``Settled``."""
+        """Settle messages of a group; the reply is ``Settled``. One that settles nothing may publish to a new topic."""
+        if order.publish and not (order.ack or order.nack or order.reject or order.release or order.extend):
+            return self.settle_in(self.group(namespace, topic, group), namespace, order)
         return self.settle_in(self.find_group(namespace, topic, group), namespace, order)
 
     def settle_in(self, group: Group, namespace: str, order: Settle) -> Done:
@@ -318,7 +342,7 @@ class Broker:
             release=[receipts(run) for run in order.release],
             extend=[(receipts(run), by_ns) for run, by_ns in order.extend],
         )
-        places: list[list[tuple[int, Sequence[int] | None]]] = []
+        places: list[list[_Place]] = []
         charged: list[Batch] = []
         if order.publish:
             charged = [batch for _, _, batch in order.publish if self.quotas.check(namespace, batch)]
@@ -334,7 +358,7 @@ class Broker:
         self,
         namespace: str,
         publish: Sequence[tuple[str, int, Batch]],
-        places: list[list[tuple[int, Sequence[int] | None]]],
+        places: list[list[_Place]],
     ) -> list[tuple[int, Batch]]:
         """The batches of an atomic settle, one a partition; ``places`` remembers which became which."""
         shares: dict[int, list[Batch]] = {}
@@ -346,15 +370,18 @@ class Broker:
             routes: dict[int, list[int]] = {partition: []}
             if partition == BY_KEY:
                 routes = self._route(batch, count) if count > 1 else {0: []}
-            mine: list[tuple[int, Sequence[int] | None]] = []
+            mine: list[_Place] = []
             for index, indexes in sorted(routes.items()):
                 pid = topic.partitions[index].pid
-                shares.setdefault(pid, []).append(batch.select(indexes) if len(routes) > 1 else batch)
-                mine.append((pid, indexes if len(routes) > 1 else None))
+                share = batch.select(indexes) if len(routes) > 1 else batch
+                held = shares.setdefault(pid, [])
+                first = sum(other.count for other in held)
+                held.append(share)
+                mine.append(_Place(pid, first, share.count, indexes if len(routes) > 1 else None))
             places.append(mine)
         return [(pid, batches[0] if len(batches) == 1 else Batch.concat(batches)) for pid, batches in shares.items()]
 
-    def _settled(self, reply: SettleDone, places: list[list[tuple[int, Sequence[int] | None]]]) -> Settled:
+    def _settled(self, reply: SettleDone, places: list[list[_Place]]) -> Settled:
         partitions = self.core.state.partitions
         refused = tuple(
             Refusal(
@@ -369,7 +396,10 @@ class Broker:
         )
         by_pid = {done.pid: done for done in reply.published}
         published = tuple(
-            tuple(self._part(by_pid[pid], indexes) for pid, indexes in mine if pid in by_pid) for mine in places
+            tuple(
+                self._part(_share_of(by_pid[place.pid], place), place.indexes) for place in mine if place.pid in by_pid
+            )
+            for mine in places
         )
         return Settled(reply.settled, refused, published, reply.cancelled)
 

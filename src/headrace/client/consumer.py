@@ -203,6 +203,8 @@ class Consumer:
     def receive(self, n: int = 1, wait: Duration | None = None) -> list[Delivery]:
         """Up to ``n`` messages; waits up to ``wait`` (for ever when None) for the first."""
         check_count("n", n, LEASE_MESSAGES_MAX)
+        if self._closed:
+            raise Closed(f"consumer {self.name!r} is closed")
         with self._lock:
             found = self._hand.take(n, self._now_ns())
         if found:
@@ -219,6 +221,8 @@ class Consumer:
     def receive_arrow(self, n: int, wait: Duration | None = None) -> ArrowDeliveries:
         """Up to ``n`` messages as columns; waits up to ``wait`` (for ever when None) for the first."""
         check_count("n", n, LEASE_MESSAGES_MAX)
+        if self._closed:
+            raise Closed(f"consumer {self.name!r} is closed")
         with self._lock:
             found = self._hand.take_whole(n, self._now_ns())
         if found:

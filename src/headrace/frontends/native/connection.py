@@ -32,7 +32,7 @@ from headrace.frontends.access import Principal, guard, guard_call
 from headrace.frontends.leased import delivered_runs, mean_bytes, released, within
 from headrace.frontends.native.push import Push
 from headrace.frontends.native.translate import GroupName, Order, orders_of, published, published_effects, refusals_of
-from headrace.names import DEFAULT_NAMESPACE
+from headrace.names import DEFAULT_GROUP, DEFAULT_NAMESPACE
 from headrace.shard import Done
 from headrace.wire import native
 
@@ -501,6 +501,9 @@ class NativeConnection(asyncio.Protocol):
     def _settle_atomically(self, packet: native.Settle, orders: dict[GroupName, Order], lost: Order | None) -> None:
         if lost is not None:
             raise errors.LeaseLost("a subscription this settle names has ended, and with it its leases")
+        if not orders and packet.effects:
+            first = packet.effects[0]  # nothing is settled: any group will do to do the rest under
+            orders = {(first.namespace or self.namespace, first.topic, DEFAULT_GROUP): Order()}
         if len(orders) != 1:
             raise errors.InvalidArgument(f"an atomic settle is about one group; this one names {len(orders)}")
         ((group, order),) = orders.items()

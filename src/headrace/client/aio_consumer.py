@@ -1,0 +1,393 @@
+"""Consuming with asyncio: the same consumer as the one for threads, awaited.
+
+Verbs on single deliveries are gathered; they are done when called, awaiting them is allowed and costs nothing. A
+``receive`` that is cancelled loses no messages: what it asked for goes on and is there for the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
+
+from headrace.calls import AsyncConsumerPort, Settle
+from headrace.client.arguments import Duration, error_text, nack_detail, span_ns
+from headrace.client.awaiting import DONE, Done
+from headrace.client.hand import Hand, check_count, order_for, refusal_of
+from headrace.client.leased import DeliveryFields, Holding, HoldingRows
+from headrace.errors import Closed, HeadraceError, InvalidArgument, LeaseLost
+from headrace.limits import (
+    CLIENT_ROUND_NS,
+    CLIENT_SETTLE_LINGER_NS,
+    CLIENT_SETTLE_PENDING_MAX,
+    LEASE_MESSAGES_MAX,
+    SECOND_NS,
+)
+
+if TYPE_CHECKING:
+    from headrace.client.aio_handles import Headrace
+    from headrace.client.published import Published
+
+__all__ = ["ArrowDeliveries", "Consumer", "Deliveries", "Delivery"]
+
+
+class Delivery(DeliveryFields):
+    """One message in a consumer's hands, to be settled once; ``async with d:`` acks it or nacks it."""
+
+    __slots__ = ()
+    _consumer: Consumer
+
+    def ack(self) -> Done:
+        """Done. Acking twice is fine."""
+        self._consumer.verdict_ack(self._holding, self._index)
+        return DONE
+
+    def nack(self, delay: Duration | None = None, error: object = None) -> Done:
+        """It failed: again after the group's backoff, or after ``delay``; ``error`` is kept with the attempt."""
+        self._consumer.verdict("nack", self, nack_detail(delay, error))
+        return DONE
+
+    def reject(self, error: object = None) -> Done:
+        """It will never work: straight to the dead letters."""
+        self._consumer.verdict("reject", self, error_text(error))
+        return DONE
+
+    def release(self) -> Done:
+        """Give it back at once; the attempt does not count."""
+        self._consumer.verdict("release", self, None)
+        return DONE
+
+    async def extend(self, by: Duration) -> None:
+        """Hold it for ``by`` from now on; raises LeaseLost when it is too late."""
+        await self._consumer.extend(self, by)
+
+    async def reply(self, value: Any = None, **properties: Any) -> Published:
+        """Answer a request: publish to its ``reply_to`` with its ``correlation_id``."""
+        return await self._consumer.client.reply(self, value, properties)
+
+    async def __aenter__(self) -> Self:
+        self._consumer.hold(self)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._consumer.let_go(self)
+        if self.settled:
+            return
+        if error is None:
+            self.ack()
+        elif isinstance(error, Exception):
+            self.nack(error=error)
+        else:
+            self.release()  # cancelled; nothing was wrong with the message
+
+
+class ArrowDeliveries(HoldingRows):
+    """Leased messages as columns, settled together."""
+
+    __slots__ = ("_consumer",)
+
+    def __init__(self, consumer: Consumer, holdings: Sequence[Holding]) -> None:
+        super().__init__(holdings)
+        self._consumer = consumer
+
+    async def ack(self) -> None:
+        """All of them are done."""
+        await self._consumer.ack(self)
+
+    async def nack(self, delay: Duration | None = None, error: object = None) -> None:
+        """All of them failed."""
+        await self._consumer.nack(self, delay, error)
+
+    async def release(self) -> None:
+        """Give all of them back."""
+        await self._consumer.release(self)
+
+    async def extend(self, by: Duration) -> None:
+        """Hold all of them for ``by`` from now on."""
+        await self._consumer.extend(self, by)
+
+
+Deliveries: TypeAlias = Delivery | Iterable[Delivery] | ArrowDeliveries
+
+
+class Consumer:
+    """One consumer of a group; made by ``await topic.consumer(…)``. Any number of tasks may use it."""
+
+    def __init__(
+        self, client: Headrace, topic_name: str, group_name: str, name: str, port: AsyncConsumerPort, prefetch: int
+    ) -> None:
+        self.client = client
+        self.topic_name = topic_name
+        self.group_name = group_name
+        self.name = name
+        self._port = port
+        self._fetch_size = prefetch - prefetch // 2  # the port holds the other half
+        self._loop = asyncio.get_running_loop()
+        self._hand: Hand[Delivery] = Hand(self, Delivery)
+        self._life = port.life
+        self._now_ns = client.now_ns
+        self._lost: HeadraceError | None = None
+        self._receiving: asyncio.Task[bool] | None = None
+        self._stopping: asyncio.Future[None] = self._loop.create_future()
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    # -- receiving -------------------------------------------------------------------------------------------------
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Delivery:
+        while True:
+            if self._stopping.done():
+                raise StopAsyncIteration
+            found = self._next()
+            if found is not None:
+                return found
+            await self._fetch(self._fetch_size, CLIENT_ROUND_NS)
+
+    def _next(self) -> Delivery | None:
+        if self._port.life != self._life:
+            self._start_over()
+        return self._hand.next(self._now_ns())
+
+    async def until_idle(self, wait: Duration = 0) -> AsyncIterator[Delivery]:
+        """Iterate until nothing has come for ``wait``."""
+        wait_ns = span_ns("wait", wait)
+        while not self._stopping.done():
+            found = self._next()
+            if found is not None:
+                yield found
+            elif not await self._fetch(self._fetch_size, wait_ns):
+                return
+
+    async def receive(self, n: int = 1, wait: Duration | None = None) -> list[Delivery]:
+        """Up to ``n`` messages; waits up to ``wait`` (for ever when None) for the first."""
+        check_count("n", n, LEASE_MESSAGES_MAX)
+        if self._closed:
+            raise Closed(f"consumer {self.name!r} is closed")
+        found = self._hand.take(n, self._now_ns())
+        if found:
+            return found
+        brought = await self._fetch_within(n, wait)
+        while brought:
+            found += self._hand.take(n - len(found), self._now_ns())
+            if len(found) >= n:
+                break
+            brought = await self._fetch(n - len(found), 0)
+        return found
+
+    async def receive_arrow(self, n: int, wait: Duration | None = None) -> ArrowDeliveries:
+        """Up to ``n`` messages as columns; waits up to ``wait`` (for ever when None) for the first."""
+        check_count("n", n, LEASE_MESSAGES_MAX)
+        if self._closed:
+            raise Closed(f"consumer {self.name!r} is closed")
+        found = self._hand.take_whole(n, self._now_ns())
+        if found:
+            return ArrowDeliveries(self, found)
+        brought = await self._fetch_within(n, wait)
+        while brought:
+            found += self._hand.take_whole(n - sum(holding.count for holding in found), self._now_ns())
+            count = sum(holding.count for holding in found)
+            if count >= n:
+                break
+            brought = await self._fetch(n - count, 0)
+        return ArrowDeliveries(self, found)
+
+    async def _fetch_within(self, most: int, wait: Duration | None) -> bool:
+        if wait is not None:
+            return await self._fetch(most, span_ns("wait", wait))
+        while not self._stopping.done():
+            if await self._fetch(most, CLIENT_ROUND_NS):
+                return True
+        return False
+
+    async def _fetch(self, most: int, wait_ns: int) -> bool:
+        """Ask the broker for messages, or join who is asking; did some come?"""
+        if self._closed:
+            raise Closed(f"consumer {self.name!r} is closed")
+        self.send_gathered()
+        self._hand.asked_ns = self._now_ns()
+        if self._port.life != self._life:
+            self._start_over()
+        receiving = self._receiving
+        within: float | None = wait_ns / SECOND_NS
+        if receiving is None:
+            receiving = self._receiving = self._loop.create_task(self._receive(most, wait_ns))
+            within = None
+        either: set[asyncio.Future[Any]] = {receiving, self._stopping}
+        await asyncio.wait(either, timeout=within, return_when=asyncio.FIRST_COMPLETED)
+        return receiving.done() and not receiving.cancelled() and receiving.result()
+
+    async def _receive(self, most: int, wait_ns: int) -> bool:
+        try:
+            leased = await self._port.receive(most, wait_ns)
+        except LeaseLost as lost:
+            self._lost = self._lost or lost
+            return False
+        except Closed:
+            if self._stopping.done():
+                return False  # closed by another task meanwhile
+            raise
+        finally:
+            self._receiving = None
+        if not leased:
+            return False
+        now_ns = self._now_ns()
+        self._hand.put(leased, now_ns)
+        again_ns = self._hand.next_renewal_ns()
+        if again_ns is not None:
+            self._attend(again_ns - now_ns)
+        return True
+
+    def _start_over(self) -> None:
+        """The connection is another one: what waits here was leased over the old one, and is given back."""
+        self._life = self._port.life
+        waiting = self._hand.drop()
+        if waiting:
+            self._port.settle_soon(Settle(release=waiting))
+
+    # -- single verbs: gathered ------------------------------------------------------------------------------------
+
+    def verdict_ack(self, holding: Holding, index: int) -> None:
+        verdicts = self._hand.verdicts
+        verdicts.ack(holding, index)
+        if verdicts.count == 1 or verdicts.count >= CLIENT_SETTLE_PENDING_MAX:
+            self._gathered(verdicts.count)
+
+    def verdict(self, verb: str, delivery: Delivery, detail: Any) -> None:
+        verdicts = self._hand.verdicts
+        verdicts.other(verb, delivery._holding, delivery._index, detail)
+        if verdicts.count == 1 or verdicts.count >= CLIENT_SETTLE_PENDING_MAX:
+            self._gathered(verdicts.count)
+
+    def _gathered(self, count: int) -> None:
+        """Send what there is at once when it is much, else at the end of this round of the loop."""
+        if count >= CLIENT_SETTLE_PENDING_MAX:
+            self.send_gathered()
+        else:
+            self._loop.call_soon(self.send_gathered)
+
+    def send_gathered(self) -> None:
+        """Send the verbs that were gathered, without waiting for their confirmation."""
+        order = self._hand.verdicts.take()
+        if order is not None:
+            self._port.settle_soon(order)
+
+    def hold(self, delivery: Delivery) -> None:
+        """Renew its lease from now on."""
+        self._attend(self._hand.hold(delivery) - self._now_ns())
+
+    def let_go(self, delivery: Delivery) -> None:
+        self._hand.let_go(delivery)
+
+    def _attend(self, span_ns: int) -> None:
+        when = self._loop.time() + max(span_ns, CLIENT_SETTLE_LINGER_NS) / SECOND_NS
+        if self._closed or (self._timer is not None and self._timer.when() <= when):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when, self._keep)
+
+    def _keep(self) -> None:
+        """Renew what is due."""
+        self._timer = None
+        if self._closed:
+            return
+        now_ns = self._now_ns()
+        order = self._hand.renewals(now_ns)
+        if order is not None:
+            self._port.settle_soon(order)
+        again_ns = self._hand.next_renewal_ns()
+        if again_ns is not None:
+            self._attend(again_ns - now_ns)
+
+    # -- verbs on many: confirmed ----------------------------------------------------------------------------------
+
+    async def ack(self, deliveries: Deliveries) -> None:
+        """Ack one or many and wait until it is durable; raises LeaseLost when some could not be."""
+        await self._settle("ack", deliveries)
+
+    async def nack(self, deliveries: Deliveries, delay: Duration | None = None, error: object = None) -> None:
+        """Nack one or many and wait."""
+        await self._settle("nack", deliveries, nack_detail(delay, error))
+
+    async def reject(self, deliveries: Deliveries, error: object = None) -> None:
+        """Reject one or many and wait."""
+        await self._settle("reject", deliveries, (error_text(error),))
+
+    async def release(self, deliveries: Deliveries) -> None:
+        """Give one or many back and wait."""
+        await self._settle("release", deliveries, (None,))
+
+    async def extend(self, deliveries: Deliveries, by: Duration) -> None:
+        """Hold one or many for ``by`` from now on, and wait."""
+        by_ns = span_ns("by", by)
+        if by_ns == 0:
+            raise InvalidArgument("by is 0; extend by more than nothing, or release it")
+        await self._settle("extend", deliveries, (by_ns,))
+
+    async def _settle(self, verb: str, deliveries: Deliveries, detail: tuple[object, ...] = ()) -> None:
+        self.send_gathered()
+        await self.settle(order_for(verb, deliveries, detail))
+
+    async def settle(self, order: Settle) -> None:
+        """Settle runs as they are, and wait."""
+        if not (order.ack or order.nack or order.reject or order.release or order.extend):
+            return
+        refusal = refusal_of(await self._port.settle(order))
+        if refusal is not None:
+            raise refusal
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """End the loops over it; what they hold can still be settled."""
+        if not self._stopping.done():
+            self._stopping.set_result(None)
+
+    async def flush(self) -> None:
+        """Wait until every verb so far is confirmed; raises LeaseLost for those that came too late."""
+        self.send_gathered()
+        await self._port.flush()
+        lost, self._lost = self._lost, None
+        if lost is not None:
+            raise lost
+
+    async def close(self) -> None:
+        """Confirm what was settled, give back what was not, leave the group."""
+        if self._closed:
+            return
+        self.stop()
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        receiving = self._receiving
+        if receiving is not None:
+            receiving.cancel()
+            await asyncio.wait({receiving})
+        try:
+            self.send_gathered()
+            waiting = self._hand.drop()
+            if waiting:
+                self._port.settle_soon(Settle(release=waiting))
+            await self._port.flush()
+        except LeaseLost:
+            pass  # what was lost comes again; there is nobody left to tell
+        finally:
+            await self._port.close()
+            self.client.forget(self)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<consumer {self.name!r} of group {self.group_name!r} on {self.topic_name!r}>"

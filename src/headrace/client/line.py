@@ -1,0 +1,575 @@
+"""The client's side of the network, sans-io: requests that outlive connections.
+
+A line has one connection at a time, or none. What is asked while there is none waits for the next one; what was under
+way when a connection broke is asked again if that does no harm, and otherwise fails with an error that says that its
+outcome is unknown. Publishes do no harm: each batch has a producer id and a sequence, and the broker stores it once.
+
+    ask ──► queue ──► under way ──► reply            connection gone: under way ──► queue (front, in order)
+
+The shell (``port``, ``aio_port``) connects when ``wants_connection`` says so and feeds what it reads:
+
+    connected()   received(data)   ended()   outgoing()   next_due_ns()   on_due()   failed_to_connect(error)
+
+Rules:
+
+- Requests leave in the order they were asked; what is asked again keeps its place.
+- A producer has at most CLIENT_PRODUCER_WINDOW batches under way, so that the broker still knows each when it comes
+  again.
+- Nobody waits longer than the outage allowed: what waits for a connection fails when it has been gone that long.
+- A server that refuses us (a token, a version, a broken frame) ends the line: every request fails with that error.
+- After GOAWAY nothing new is asked on that connection; it is closed once what is under way and what is held is settled.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal
+
+from headrace import errors
+from headrace.batch import HIGHEST_LIMITS, Batch
+from headrace.calls import LeasedBatch
+from headrace.limits import (
+    CLIENT_CREDIT_BYTES,
+    CLIENT_OVERLOADED_NS,
+    CLIENT_PRODUCER_WINDOW,
+    SECOND_NS,
+)
+from headrace.wire import native
+
+__all__ = ["Channel", "Line", "Reply", "Request"]
+
+Reply = Callable[[Any], None]
+"""Gets the packet that answers, or the error."""
+
+_FATAL: Final = (
+    errors.InvalidArgument,
+    errors.Malformed,
+    errors.NotAllowed,
+    errors.ProtocolViolation,
+    errors.Unauthenticated,
+    errors.UnsupportedVersion,
+)
+"""What a server closes a connection with that would close the next one as well."""
+_AGAIN: Final = (errors.Draining, errors.NotOwner)
+
+
+class Request:
+    """Something asked. ``send`` writes it into a session and returns its correlation; it may be called again.
+
+    ``broken`` says what becomes of it when the connection breaks while it is under way: "again" (twice does no harm),
+    "unknown" (it fails: it may have happened), "forget" (nobody waits for it). ``refused_now`` is told that the server
+    had no room for it, before it is sent again.
+    """
+
+    __slots__ = ("asked_ns", "broken", "number", "publishes", "refused_now", "reply", "send", "what")
+
+    def __init__(
+        self,
+        what: str,
+        send: Callable[[native.ClientSession], int],
+        reply: Reply,
+        *,
+        broken: Literal["again", "unknown", "forget"] = "again",
+        publishes: bool = False,
+        refused_now: Callable[[], None] | None = None,
+    ) -> None:
+        self.what = what
+        self.send = send
+        self.reply = reply
+        self.broken = broken
+        self.publishes = publishes
+        self.refused_now = refused_now
+        self.number = 0
+        self.asked_ns = 0
+
+
+class Channel:
+    """One consumer on the line: what came and was not yet taken, and the credit that goes back for it."""
+
+    __slots__ = (
+        "_inbox",
+        "_line",
+        "_owed_bytes",
+        "_owed_messages",
+        "changed",
+        "credit",
+        "error",
+        "held",
+        "lease_ns",
+        "life",
+        "number",
+        "options",
+        "scope",
+        "stands",
+    )
+
+    def __init__(
+        self,
+        line: Line,
+        scope: native.Scope,
+        *,
+        lease_ns: int,
+        credit: int,
+        options: bytes,
+        changed: Callable[[], None],
+    ) -> None:
+        self._line = line
+        self.scope = scope
+        self.lease_ns = lease_ns
+        self.credit = credit
+        self.options = options
+        self.changed = changed
+        self.number = 0  # of the subscription on this connection
+        self.stands = False  # it was subscribed once
+        self.life = 0
+        self.held = 0  # messages taken and not settled, as far as is known here
+        self.error: errors.HeadraceError | None = None
+        self._inbox: deque[tuple[LeasedBatch, bool]] = deque()
+        self._owed_messages = 0
+        self._owed_bytes = 0
+
+    def put(self, packet: native.Deliveries | native.Leased, now_ns: int, *, pushed: bool) -> None:
+        """Take in what the server leased to it."""
+        self._inbox.extend([(leased, pushed) for leased in leased_batches(packet, now_ns)])
+
+    @property
+    def waits(self) -> bool:
+        """Is there something to take?"""
+        return bool(self._inbox)
+
+    def take(self, most: int) -> list[LeasedBatch]:
+        """Up to ``most`` messages; the credit of those that were pushed goes back."""
+        inbox = self._inbox
+        taken: list[LeasedBatch] = []
+        while inbox and most > 0:
+            first, pushed = inbox.popleft()
+            count = first.batch.count
+            if count > most:
+                inbox.appendleft((_part(first, most, count), pushed))
+                first = _part(first, 0, most)
+                count = most
+            most -= count
+            self.held += count
+            if pushed:
+                self._owed_messages += count
+                self._owed_bytes += first.batch.size_bytes
+            taken.append(first)
+        if self._owed_messages and (not inbox or self._owed_messages * 2 >= self.credit):
+            self._line.give_credit(self, self._owed_messages, self._owed_bytes)
+            self._owed_messages = self._owed_bytes = 0
+        return taken
+
+    def settled(self, count: int) -> None:
+        """So many were settled."""
+        self.held = max(0, self.held - count)
+
+    def start_over(self) -> list[LeasedBatch]:
+        """The connection is gone, or will be: what came and was not taken."""
+        left = [leased for leased, _ in self._inbox]
+        self._inbox.clear()
+        self._owed_messages = self._owed_bytes = 0
+        self.number = 0
+        self.life += 1
+        return left
+
+
+def _part(leased: LeasedBatch, start: int, stop: int) -> LeasedBatch:
+    batch = leased.batch.slice(start, stop)
+    return LeasedBatch(leased.partition, leased.lease_id, batch, leased.deadline_ns, leased.attempts)
+
+
+def leased_batches(packet: native.Deliveries | native.Leased, now_ns: int) -> list[LeasedBatch]:
+    """The batches of a delivery with their receipts: the messages of the runs are those of the batches, in order."""
+    deadline_ns = now_ns + packet.lease_ns
+    found: list[LeasedBatch] = []
+    runs = iter(packet.runs)
+    partition = lease_id = attempt = left = 0
+    for buffer in packet.batches:
+        batch = Batch.decode(buffer, limits=HIGHEST_LIMITS)
+        missing = batch.count
+        attempts: dict[int, int] = {}
+        offsets: Sequence[int] | None = None
+        while missing:
+            if not left:
+                partition, lease_id, _, left, attempt = next(runs)
+            covered = min(left, missing)
+            if attempt != 1:
+                offsets = batch.offsets() if offsets is None else offsets
+                start = batch.count - missing
+                attempts.update(dict.fromkeys(offsets[start : start + covered], attempt))
+            left -= covered
+            missing -= covered
+        found.append(LeasedBatch(partition, lease_id, batch, deadline_ns, attempts))
+    return found
+
+
+class Line:
+    """See the head of this file. Not thread-safe: the shell has a lock, or a loop."""
+
+    def __init__(
+        self, *, where: str, client: str, token: str | None, namespace: str, outage_ns: int, now_ns: Callable[[], int]
+    ) -> None:
+        self.where = where
+        self.now_ns = now_ns
+        self.session: native.ClientSession | None = None
+        self.up = False
+        self.failure: errors.HeadraceError | None = None
+        self.closing = False
+        self.connections = 0
+        self.trouble = ""
+        self._client = client
+        self._token = token
+        self._namespace = namespace
+        self._outage_ns = outage_ns
+        self._down_since_ns: int | None = now_ns()
+        self._queue: deque[Request] = deque()
+        self._under_way: dict[int, Request] = {}
+        self._publishing = 0
+        self._later: list[tuple[int, Request]] = []
+        self._numbers = 0
+        self._channels: dict[int, Channel] = {}  # by subscription
+        self._standing: list[Channel] = []
+
+    # -- asking ------------------------------------------------------------------------------------------------------
+
+    def ask(self, request: Request) -> None:
+        """Have it sent when it can be; ``reply`` is called exactly once."""
+        if self.failure is not None:
+            request.reply(self.failure)
+            return
+        self._numbers += 1
+        request.number = self._numbers
+        request.asked_ns = self.now_ns()
+        self._queue.append(request)
+        self._send_queue()
+
+    def _send_queue(self) -> None:
+        session, queue = self.session, self._queue
+        if not self.up or session is None:
+            return
+        while queue and session.requests_free > 0:
+            request = queue[0]
+            if request.publishes and self._publishing >= CLIENT_PRODUCER_WINDOW:
+                return
+            try:
+                correlation = request.send(session)
+            except (errors.Draining, errors.Closed):
+                return  # for the next connection
+            except errors.HeadraceError as error:
+                queue.popleft()
+                request.reply(error)
+                continue
+            queue.popleft()
+            self._under_way[correlation] = request
+            self._publishing += request.publishes
+
+    def _put_back(self, requests: list[Request]) -> None:
+        """To the front of the queue, in their order."""
+        self._queue = deque(sorted([*requests, *self._queue], key=_by_number))
+
+    def give_credit(self, channel: Channel, messages: int, size_bytes: int) -> None:
+        """Let the server push so much more."""
+        if self.session is not None and self.up and channel.number:
+            try:
+                self.session.send_credit(channel.number, messages, size_bytes)
+            except (errors.Draining, errors.Closed):
+                return  # the connection is ending, and all credit with it
+
+    # -- consumers ---------------------------------------------------------------------------------------------------
+
+    def open_channel(self, channel: Channel, reply: Reply) -> None:
+        """Subscribe, now and after every reconnection."""
+
+        def answered(packet: Any) -> None:
+            if isinstance(packet, errors.HeadraceError):
+                self._standing.remove(channel)
+            else:
+                channel.stands = True
+            reply(packet)
+
+        self._standing.append(channel)
+        self.ask(Request("a subscription", lambda session: self._subscribe(session, channel), answered))
+
+    def _subscribe(self, session: native.ClientSession, channel: Channel) -> int:
+        welcome = session.welcome
+        if welcome is None:
+            raise errors.Closed("no WELCOME yet")
+        number = session.send_consume(
+            channel.scope,
+            credit_messages=min(channel.credit, welcome.credit_messages_max),
+            credit_bytes=min(CLIENT_CREDIT_BYTES, welcome.credit_bytes_max),
+            lease_ns=channel.lease_ns,
+            options=channel.options,
+        )
+        channel.number = number
+        self._channels[number] = channel
+        return number
+
+    def _subscribe_again(self, channel: Channel) -> None:
+        """On a new connection, before anything else is asked there."""
+
+        def send(session: native.ClientSession) -> int:
+            if channel.number:
+                raise errors.AlreadyExists("subscribed meanwhile")
+            return self._subscribe(session, channel)
+
+        def answered(packet: Any) -> None:
+            if isinstance(packet, errors.HeadraceError) and not isinstance(packet, errors.AlreadyExists):
+                channel.error = channel.error or packet
+            channel.changed()
+
+        request = Request("a subscription", send, answered, broken="forget")
+        request.asked_ns = self.now_ns()
+        self._queue.appendleft(request)
+
+    def close_channel(self, channel: Channel, reply: Reply) -> None:
+        """Unsubscribe; the server gives back what the consumer still holds."""
+        if channel not in self._standing:
+            reply(None)
+            return
+        self._standing.remove(channel)
+        number = channel.number
+        if not number or not self.up:
+            reply(None)  # its subscription ended with its connection
+            return
+
+        def send(session: native.ClientSession) -> int:
+            if channel.number != number:
+                raise errors.LeaseLost("the subscription ended with its connection")
+            self._channels.pop(number, None)
+            return session.send_unsubscribe(number)
+
+        self.ask(Request("the end of a subscription", send, reply, broken="unknown"))
+
+    def group_settled(self, topic: str, group: str, count: int) -> None:
+        """Messages of a group were settled by its names."""
+        for channel in self._standing:
+            if channel.held and channel.scope.topic == topic and channel.scope.group == group:
+                channel.settled(count)
+                return
+
+    # -- the shell's side --------------------------------------------------------------------------------------------
+
+    @property
+    def wants_connection(self) -> bool:
+        return self.session is None and self.failure is None and not self.closing
+
+    def connected(self) -> None:
+        """There is a socket: say HELLO."""
+        self.connections += 1
+        self.session = native.ClientSession(
+            client=self._client, token=self._token, namespace=self._namespace, now_ns=self.now_ns()
+        )
+
+    def failed_to_connect(self, reason: str) -> None:
+        """There is none."""
+        self.trouble = reason
+        self.on_due()
+
+    def received(self, data: bytes) -> None:
+        """Bytes came."""
+        session = self.session
+        if session is not None:
+            session.receive_bytes(data, self.now_ns())
+            self._react(session)
+
+    def ended(self, reason: str = "") -> None:
+        """The socket is gone."""
+        session = self.session
+        if session is not None:
+            self.trouble = reason or self.trouble
+            session.receive_eof(self.now_ns())
+            self._react(session)
+
+    def outgoing(self) -> list[native.Buffer]:
+        """What to write."""
+        session = self.session
+        return [] if session is None else session.outgoing()
+
+    def next_due_ns(self) -> int | None:
+        """When `on_due` wants to be called."""
+        due = [at for at, _ in self._later]
+        if self.session is not None and (at := self.session.next_due_ns()) is not None:
+            due.append(at)
+        if self._down_since_ns is not None and (self._queue or self._later):
+            due.append(max(self._down_since_ns, self._oldest_ns()) + self._outage_ns)
+        return min(due, default=None)
+
+    def _oldest_ns(self) -> int:
+        return min((request.asked_ns for request in self._queue), default=0)
+
+    def on_due(self) -> None:
+        """Do what is due."""
+        now_ns = self.now_ns()
+        if self.session is not None:
+            self.session.on_due(now_ns)
+            self._react(self.session)
+        if self._later:
+            ripe = [request for at, request in self._later if at <= now_ns]
+            self._later = [(at, request) for at, request in self._later if at > now_ns]
+            if ripe:
+                self._put_back(ripe)
+                self._send_queue()
+        down_ns = self._down_since_ns
+        if down_ns is not None:
+            late = [r for r in self._queue if max(down_ns, r.asked_ns) + self._outage_ns <= now_ns]
+            if late:
+                self._queue = deque(r for r in self._queue if r not in late)
+                for request in late:
+                    waited = self._outage_ns / SECOND_NS
+                    request.reply(
+                        errors.TimedOut(
+                            f"no connection to {self.where} for {waited:g}s ({self.trouble}): {request.what}"
+                        )
+                    )
+
+    def close(self, error: errors.HeadraceError | None = None) -> None:
+        """Say goodbye; what is still waiting fails."""
+        if not self.closing:
+            self.closing = True
+            if self.session is not None and self.session.close_planned is None:
+                self.session.send_close()
+            self._end_all(error or errors.Closed("the client was closed while a request was under way"))
+
+    def _end_all(self, error: errors.HeadraceError) -> None:
+        self.failure = self.failure or error
+        waiting = [*self._under_way.values(), *self._queue, *(request for _, request in self._later)]
+        self._under_way, self._later, self._publishing = {}, [], 0
+        self._queue.clear()
+        for request in sorted(waiting, key=_by_number):
+            request.reply(error)
+        for channel in self._standing:
+            channel.error = channel.error or error
+            channel.changed()
+
+    # -- reacting ----------------------------------------------------------------------------------------------------
+
+    def _react(self, session: native.ClientSession) -> None:
+        for event in session.events():
+            if isinstance(event, native.Deliveries):
+                channel = self._channels.get(event.subscription)
+                if channel is not None:
+                    channel.put(event, self.now_ns(), pushed=True)
+                    channel.changed()
+            elif isinstance(event, native.Welcome):
+                self._welcomed()
+            elif isinstance(event, native.GoAway):
+                self._start_leaving()
+            elif isinstance(event, native.Closed):
+                self._lost(event)
+                return
+            elif isinstance(event, native.Ended) and not event.correlation:
+                self._channel_ended(event)
+            else:
+                self._answered(event)
+        self._send_queue()
+        if session.state is native.State.DRAINING:
+            self._leave_if_done(session)
+
+    def _welcomed(self) -> None:
+        self.up = True
+        self._down_since_ns = None
+        self.trouble = ""
+        for channel in reversed(self._standing):
+            if channel.stands:
+                self._subscribe_again(channel)
+
+    def _answered(self, packet: Any) -> None:
+        request = self._under_way.pop(packet.correlation, None)
+        if request is None:
+            return
+        self._publishing -= request.publishes
+        if not isinstance(packet, native.Error):
+            request.reply(packet)
+            return
+        error = native.error_of(packet) or errors.HeadraceError(packet.message)
+        if isinstance(error, _AGAIN) and request.broken != "forget":
+            self._put_back([request])
+        elif isinstance(error, errors.Overloaded):
+            if request.refused_now is not None:
+                request.refused_now()
+            pause_ns = error.retry_after_ns or CLIENT_OVERLOADED_NS
+            self._later.append((self.now_ns() + pause_ns, request))
+        else:
+            request.reply(error)
+
+    def _channel_ended(self, event: native.Ended) -> None:
+        channel = self._channels.pop(event.subscription, None)
+        if channel is not None and channel in self._standing:
+            self._standing.remove(channel)
+            channel.start_over()
+            channel.error = native.error_of(event) or errors.Closed("the server ended the subscription")
+            channel.changed()
+
+    def _start_leaving(self) -> None:
+        """GOAWAY: hand out nothing more of this connection."""
+        for channel in self._standing:
+            self._release(channel.start_over(), channel)
+            channel.changed()
+
+    def _release(self, leased: list[LeasedBatch], channel: Channel) -> None:
+        """Give back what was pushed and never taken."""
+        runs = [
+            (one.partition, one.lease_id, first, count) for one in leased for first, count in _runs(one.batch.offsets())
+        ]
+        if runs:
+            action = native.Action(native.Verb.RELEASE, _group_of(channel.scope), runs)
+            self.ask(Request("a release", lambda session: session.send_settle([action]), _ignore))
+
+    def _leave_if_done(self, session: native.ClientSession) -> None:
+        if not self._under_way and not any(channel.held for channel in self._standing):
+            session.send_close()
+            self._react(session)
+
+    def _lost(self, closed: native.Closed) -> None:
+        """The connection is over."""
+        self.session = None
+        self.up = False
+        if self._down_since_ns is None:
+            self._down_since_ns = self.now_ns()
+        if closed.error is not None:
+            self.trouble = closed.error.message
+        under_way, self._under_way, self._publishing = list(self._under_way.values()), {}, 0
+        self._channels.clear()
+        if self.closing:
+            return
+        if isinstance(closed.error, _FATAL):
+            self._put_back(under_way)
+            self._end_all(closed.error)
+            return
+        self._put_back([request for request in under_way if request.broken == "again"])
+        for channel in self._standing:
+            self._release(channel.start_over(), channel)
+            channel.changed()
+        for request in under_way:
+            if request.broken == "unknown":
+                request.reply(
+                    errors.Closed(
+                        f"the connection to {self.where} broke during {request.what}; whether it happened is unknown"
+                    )
+                )
+
+
+def _by_number(request: Request) -> int:
+    return request.number
+
+
+def _runs(offsets: Sequence[int]) -> list[tuple[int, int]]:
+    if isinstance(offsets, range):
+        return [(offsets.start, len(offsets))]
+    runs: list[tuple[int, int]] = []
+    for offset in offsets:
+        if runs and sum(runs[-1]) == offset:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((offset, 1))
+    return runs
+
+
+def _group_of(scope: native.Scope) -> native.Scope:
+    return native.Scope(scope.namespace, scope.topic, scope.group)
+
+
+def _ignore(_: Any) -> None:
+    """For an answer nobody waits for."""

@@ -1,0 +1,492 @@
+"""A broker over the network, as threads see it: the sync port of ``headrace.calls`` around a line.
+
+One lock guards the line. Whoever asks writes what it can at once, in its own thread; a thread of the port reads,
+connects, and writes what did not fit into the socket. Nobody ever blocks in a send.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from threading import Condition, Event, RLock, Thread
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.batch import Batch
+from headrace.calls import LeasedBatch, Part, Settle, Settled
+from headrace.client.address import Address, parse_address
+from headrace.client.arguments import Duration, span_ns
+from headrace.client.asking import Asking, answer_or_raise, count_of, parts_of, result_of, settled_of
+from headrace.client.line import Line, Request
+from headrace.client.steady import steady
+from headrace.client.tls import Plain, Secured, client_context
+from headrace.clock import Clock, SystemClock
+from headrace.errors import Closed, HeadraceError, LeaseLost, TimedOut, from_code
+from headrace.limits import (
+    CLIENT_CONNECT_TIMEOUT_NS,
+    CLIENT_GOODBYE_NS,
+    CLIENT_OUTAGE_NS_MAX,
+    CLIENT_RECEIVE_BYTES,
+    CLIENT_RECONNECT_NS,
+    CLIENT_RECONNECT_NS_MAX,
+    SECOND_NS,
+)
+
+if TYPE_CHECKING:
+    import ssl
+
+__all__ = ["NetworkConsumer", "NetworkPort", "open_port"]
+
+_READ: Final = selectors.EVENT_READ
+_BOTH: Final = selectors.EVENT_READ | selectors.EVENT_WRITE
+
+
+def open_port(
+    url: str,
+    *,
+    token: str | None = None,
+    namespace: str | None = None,
+    name: str = "",
+    ca_file: str | Path | None = None,
+    tls: ssl.SSLContext | None = None,
+    connect_timeout: Duration | None = None,
+    outage: Duration | None = None,
+    clock: Clock | None = None,
+) -> NetworkPort:
+    """Connect; raises what is wrong when that does not succeed within ``connect_timeout``.
+
+    Later outages are waited for, each request up to ``outage``.
+    """
+    address = parse_address(url, namespace=namespace, token=token)
+    timeout_ns = CLIENT_CONNECT_TIMEOUT_NS if connect_timeout is None else span_ns("connect_timeout", connect_timeout)
+    outage_ns = CLIENT_OUTAGE_NS_MAX if outage is None else span_ns("outage", outage)
+    context = (tls or client_context(ca_file)) if address.tls or tls is not None or ca_file is not None else None
+    port = NetworkPort(address, name, context, outage_ns, clock or SystemClock())
+    try:
+        port.await_connection(timeout_ns)
+    except BaseException:
+        port.close()
+        raise
+    return port
+
+
+class _Answer:
+    """What a request came to, once it has come to it."""
+
+    __slots__ = ("_came", "_value")
+
+    def __init__(self) -> None:
+        self._came = Event()
+        self._value: Any = None
+
+    def put(self, value: Any) -> None:
+        self._value = value
+        self._came.set()
+
+    @property
+    def is_there(self) -> bool:
+        return self._came.is_set()
+
+    def get(self, timeout: float | None = None, what: str = "the request") -> Any:
+        if not self._came.wait(timeout):
+            raise TimedOut(f"{what} was not answered within {timeout:g}s; it may still happen")
+        return answer_or_raise(self._value)
+
+
+class _PendingPublish:
+    """A publish under way."""
+
+    __slots__ = ("_answer",)
+
+    def __init__(self, answer: _Answer) -> None:
+        self._answer = answer
+
+    def result(self, timeout: float | None = None) -> list[Part]:
+        return parts_of(self._answer.get(timeout, "a publish"))
+
+
+class NetworkPort:
+    """See the head of this file."""
+
+    def __init__(
+        self, address: Address, name: str, context: ssl.SSLContext | None, outage_ns: int, clock: Clock
+    ) -> None:
+        self.address = address
+        self.now_ns = steady(clock)
+        """What deadlines of deliveries are in."""
+        self._context = context
+        self._lock = RLock()
+        self.line = Line(
+            where=str(address),
+            client=name or "headrace-python",
+            token=address.token,
+            namespace=address.namespace,
+            outage_ns=outage_ns,
+            now_ns=self.now_ns,
+        )
+        self._asking = Asking(self.line, address.namespace)
+        self._state = Condition(self._lock)
+        self._socket: socket.socket | None = None
+        self._bytes: Plain | Secured = Plain()
+        self._unsent = bytearray()
+        self._waker, self._wakened = socket.socketpair()
+        self._wakened.setblocking(False)
+        self._waker.setblocking(False)
+        self._closing = False
+        self._thread = Thread(target=self._run, name="headrace-network", daemon=True)
+        self._thread.start()
+
+    # -- the calls ---------------------------------------------------------------------------------------------------
+
+    def publish(self, namespace: str, topic: str, partition: int, batch: Batch) -> list[Part]:
+        return self.publish_begin(namespace, topic, partition, batch).result()
+
+    def publish_begin(self, namespace: str, topic: str, partition: int, batch: Batch) -> _PendingPublish:
+        answer = _Answer()
+        self._ask(self._asking.publish(namespace, topic, partition, batch, answer.put))
+        return _PendingPublish(answer)
+
+    def consumer(
+        self,
+        namespace: str,
+        topic: str,
+        group: str,
+        *,
+        consumer: str,
+        lease_ns: int | None = None,
+        prefetch: int = 0,
+        options: Mapping[str, Any] | None = None,
+    ) -> NetworkConsumer:
+        return NetworkConsumer(self, self._asking, namespace, topic, group, consumer, lease_ns, prefetch, options)
+
+    def settle(self, namespace: str, topic: str, group: str, order: Settle) -> Settled:
+        answer = _Answer()
+        self._ask(self._asking.settle(namespace, topic, group, order, answer.put))
+        settled = settled_of(answer.get(), order)
+        with self._lock:
+            self.line.group_settled(topic, group, count_of(order))
+        return settled
+
+    def call(self, method: str, **arguments: Any) -> Any:
+        answer = _Answer()
+        self._ask(self._asking.call(method, arguments, answer.put))
+        return result_of(method, answer.get())
+
+    def _ask(self, request: Request) -> None:
+        with self._lock:
+            self.line.ask(request)
+            self.flush()
+
+    @property
+    def lock(self) -> RLock:
+        """What guards the line."""
+        return self._lock
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Write what the line has to say, as far as the socket takes it; with the lock held."""
+        if self._socket is None or not self._bytes.ready:
+            return
+        buffers = self.line.outgoing()
+        if buffers:
+            self._write(self._bytes.seal(buffers))
+        self._change_due()
+
+    def _write(self, data: bytes) -> None:
+        if self._unsent:
+            self._unsent += data
+            return
+        sent = 0
+        if self._socket is not None:
+            try:
+                sent = self._socket.send(data)
+            except BlockingIOError:
+                sent = 0
+            except OSError:
+                return  # the reading thread finds out why
+        if sent < len(data):
+            self._unsent += memoryview(data)[sent:]
+            self._wake()
+
+    def _change_due(self) -> None:
+        """The thread sleeps until what was due when it went to sleep; wake it when something is due earlier."""
+        due_ns = self.line.next_due_ns()
+        if due_ns is not None and due_ns < self._sleeps_until_ns:
+            self._wake()
+
+    _sleeps_until_ns = 0
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):  # full: it will wake anyway; closed: there is nobody to wake
+            self._waker.send(b"\0")
+
+    # -- the thread --------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        pause_ns = CLIENT_RECONNECT_NS
+        while True:
+            with self._lock:
+                if self._closing or not self.line.wants_connection:
+                    return
+            try:
+                found = self._connect()
+            except OSError as error:
+                with self._lock:
+                    self.line.failed_to_connect(_reason(error, self.address))
+                    self._state.notify_all()
+            else:
+                if self._converse(found):
+                    pause_ns = CLIENT_RECONNECT_NS
+            self._rest(pause_ns)
+            pause_ns = min(2 * pause_ns, CLIENT_RECONNECT_NS_MAX)
+
+    def _connect(self) -> socket.socket:
+        found = socket.create_connection(
+            (self.address.host, self.address.port), timeout=CLIENT_CONNECT_TIMEOUT_NS / SECOND_NS
+        )
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        found.setblocking(False)
+        return found
+
+    def _rest(self, pause_ns: int) -> None:
+        """Between two tries to connect; ``close`` ends it."""
+        with self._lock:
+            until_ns = self.now_ns() + pause_ns
+            while not self._closing and (left_ns := until_ns - self.now_ns()) > 0:
+                self._state.wait(left_ns / SECOND_NS)
+            self.line.on_due()
+
+    def _converse(self, found: socket.socket) -> bool:
+        """Speak over a socket until it ends; was the server there?"""
+        with self._lock:
+            self._socket = found
+            self._unsent = bytearray()
+            self._bytes = Plain() if self._context is None else Secured(self._context, self.address.host)
+            self._write(self._bytes.begin())
+            self.line.connected()
+            self.flush()
+        reason = ""
+        welcomed = False
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._wakened, _READ)
+            selector.register(found, _READ)
+            try:
+                while self.line.session is not None:
+                    self._wait(selector, found)
+                    welcomed = welcomed or self.line.up
+            except OSError as error:
+                reason = _reason(error, self.address)
+        with self._lock:
+            self.line.ended(reason)
+            self._socket = None
+            self._unsent = bytearray()
+            self._state.notify_all()
+        found.close()
+        return welcomed
+
+    def _wait(self, selector: selectors.BaseSelector, found: socket.socket) -> None:
+        with self._lock:
+            due_ns = self.line.next_due_ns()
+            now_ns = self.now_ns()
+            self._sleeps_until_ns = now_ns + 3600 * SECOND_NS if due_ns is None else due_ns
+            selector.modify(found, _BOTH if self._unsent else _READ)
+        events = selector.select(max(0, self._sleeps_until_ns - now_ns) / SECOND_NS)
+        readable = writable = False
+        for key, mask in events:
+            if key.fileobj is found:
+                readable = readable or bool(mask & _READ)
+                writable = writable or bool(mask & selectors.EVENT_WRITE)
+            else:
+                with contextlib.suppress(BlockingIOError):
+                    self._wakened.recv(4096)
+        data = found.recv(CLIENT_RECEIVE_BYTES) if readable else None
+        with self._lock:
+            if writable and self._unsent:
+                sent = found.send(self._unsent)
+                del self._unsent[:sent]
+            if data is not None:
+                self._received(data)
+            if self.now_ns() >= self._sleeps_until_ns:
+                self.line.on_due()
+            self.flush()
+
+    def _received(self, data: bytes) -> None:
+        was_up = self.line.up
+        said, answer = self._bytes.open(data)
+        if answer:
+            self._write(answer)
+        if said:
+            self.line.received(said)
+        if not data:
+            self.line.ended("the server closed the connection")
+        if self.line.up is not was_up or self.line.failure is not None:
+            self._state.notify_all()
+
+    # -- the beginning and the end -----------------------------------------------------------------------------------
+
+    def await_connection(self, timeout_ns: int) -> None:
+        """Until the server has said WELCOME; raises why it does not."""
+        with self._lock:
+            until_ns = self.now_ns() + timeout_ns
+            while not self.line.up:
+                if self.line.failure is not None:
+                    raise self.line.failure
+                left_ns = until_ns - self.now_ns()
+                if left_ns <= 0 or (self.line.connections == 0 and self.line.trouble):
+                    raise TimedOut(f"cannot connect to {self.address}: {self.line.trouble or 'no answer'}")
+                self._state.wait(left_ns / SECOND_NS)
+
+    def close(self) -> None:
+        """Say goodbye and let go of the socket; what is under way fails."""
+        with self._lock:
+            if self._closing:
+                return
+            self._closing = True
+            self.line.close()
+            self.flush()
+            self._state.notify_all()
+        self._wake()
+        self._thread.join(CLIENT_GOODBYE_NS / SECOND_NS)
+        with self._lock:
+            if self._socket is not None:
+                self._socket.close()
+        self._waker.close()
+        self._wakened.close()
+
+
+def _reason(error: OSError, address: Address) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer from there in time"
+    return f"{error.strerror or error}"
+
+
+class NetworkConsumer:
+    """One consumer: the server pushes as far as its credit goes; what is asked for beyond that is pulled."""
+
+    def __init__(
+        self,
+        port: NetworkPort,
+        asking: Asking,
+        namespace: str,
+        topic: str,
+        group: str,
+        consumer: str,
+        lease_ns: int | None,
+        prefetch: int,
+        options: Mapping[str, Any] | None,
+    ) -> None:
+        self._port = port
+        self._asking = asking
+        self._names = (namespace, topic, group)
+        self._line = port.line
+        self._changed = Condition(port.lock)
+        self._channel = asking.channel(
+            namespace, topic, group, consumer, lease_ns, prefetch, options, self._changed.notify_all
+        )
+        self._pulling = False
+        self._unconfirmed = 0
+        self._refusal: HeadraceError | None = None
+        self._interrupted = False
+        self._closed = False
+        answer = _Answer()
+        with port.lock:
+            self._line.open_channel(self._channel, answer.put)
+            port.flush()
+        answer.get()
+
+    @property
+    def life(self) -> int:
+        return self._channel.life
+
+    def receive(self, most: int, wait_ns: int) -> list[LeasedBatch]:
+        channel, now_ns = self._channel, self._port.now_ns
+        with self._port.lock:
+            until_ns = now_ns() + wait_ns
+            asked = False
+            while True:
+                if channel.waits:
+                    taken = channel.take(most)
+                    self._port.flush()
+                    return taken
+                if channel.error is not None:
+                    raise channel.error
+                left_ns = until_ns - now_ns()
+                if self._interrupted or (asked and not self._pulling and left_ns <= 0):
+                    return []
+                if not asked:
+                    asked = True
+                    pushed = channel.credit > 0
+                    if (wait_ns == 0 or most > channel.credit) and not self._pulling:
+                        self._pull(most, 0 if pushed else max(left_ns, 0))
+                        continue
+                if left_ns <= 0 and not self._pulling:
+                    return []
+                self._changed.wait(left_ns / SECOND_NS if left_ns > 0 and not self._pulling else None)
+
+    def _pull(self, most: int, wait_ns: int) -> None:
+        self._pulling = True
+        self._line.ask(self._asking.lease(self._channel, most, wait_ns, self._pulled))
+        self._port.flush()
+
+    def _pulled(self, answer: Any) -> None:
+        self._pulling = False
+        if not isinstance(answer, HeadraceError):
+            self._channel.put(answer, self._port.now_ns(), pushed=False)
+        elif not isinstance(answer, Closed) or self._line.failure is not None:
+            self._channel.error = self._channel.error or answer
+        self._changed.notify_all()
+
+    def settle(self, order: Settle) -> Settled:
+        answer = _Answer()
+        self._send(order, answer.put)
+        return settled_of(answer.get(), order)
+
+    def settle_soon(self, order: Settle) -> None:
+        with self._port.lock:
+            self._unconfirmed += 1
+        self._send(order, lambda answer: self._settled_soon(answer, order))
+
+    def _send(self, order: Settle, reply: Callable[[Any], None]) -> None:
+        with self._port.lock:
+            self._channel.settled(count_of(order))
+            self._line.ask(self._asking.settle(*self._names, order, reply))
+            self._port.flush()
+
+    def _settled_soon(self, answer: Any, order: Settle) -> None:
+        self._unconfirmed -= 1
+        if isinstance(answer, HeadraceError):
+            self._refusal = self._refusal or answer
+        elif answer.refusals:
+            refusal = settled_of(answer, order).refused[0]
+            self._refusal = self._refusal or from_code(refusal.code, refusal.message)
+        self._changed.notify_all()
+
+    def flush(self) -> None:
+        with self._port.lock:
+            while self._unconfirmed:
+                self._changed.wait()
+            refusal, self._refusal = self._refusal, None
+        if refusal is not None:
+            raise refusal
+
+    def interrupt(self) -> None:
+        with self._port.lock:
+            self._interrupted = True
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self.flush()
+        finally:
+            answer = _Answer()
+            with self._port.lock:
+                self._line.close_channel(self._channel, answer.put)
+                self._port.flush()
+            with contextlib.suppress(Closed, LeaseLost):  # the connection is gone, and the subscription with it
+                answer.get()
