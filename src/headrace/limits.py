@@ -372,6 +372,12 @@ PENDING_REPLIES_HIGH: Final = 50_000
 """The same for calls whose replies wait."""
 PENDING_REPLIES_MAX: Final = 100_000
 """Calls whose replies wait for a sync."""
+COMMIT_HERE_NS_MAX: Final = MILLISECOND_NS
+"""A sync this quick is not handed to another thread when only one caller waits for it."""
+COMMIT_HERE_BYTES_MAX: Final = 256 * KIB
+"""And only when it has so little to write that the write itself does not keep others waiting."""
+COMMIT_ELSEWHERE_ROUNDS: Final = 20
+"""After a slower one: rounds that go to the thread before it is tried again."""
 LEASE_MESSAGES_MAX: Final = 100_000
 """Messages in one lease grant, and in one receipt."""
 

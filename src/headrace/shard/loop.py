@@ -5,6 +5,11 @@ with the position it needs. Once a round of the loop the journal is told to comm
 from all connections, shares one sync, and the callbacks whose position it covers run in order. One timer wakes the
 shard for what is due.
 
+A lone caller: handing a sync to the commit thread and back costs two switches between threads, which is as much as a
+quick disk takes for the sync itself. So a small round that only one reply waits for is committed here, in the loop, as
+long as the disk is quick; after a slow sync the thread does it for a while. With two or more waiting it is always the
+thread, so that the next round gathers meanwhile.
+
 Back-pressure: while the disk is behind, the host is ``busy``. A door that can stop reading does so until ``when_eased``
 calls back; a caller that goes on regardless is answered Overloaded at a limit well above.
 """
@@ -14,12 +19,17 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any
 
 from headrace.errors import Closed, HeadraceError, Overloaded
 from headrace.limits import (
+    COMMIT_ELSEWHERE_ROUNDS,
+    COMMIT_HERE_BYTES_MAX,
+    COMMIT_HERE_NS_MAX,
     PENDING_REPLIES_HIGH,
     PENDING_REPLIES_MAX,
+    SECOND_NS,
     UNDURABLE_BYTES_HIGH,
     UNDURABLE_BYTES_MAX,
 )
@@ -49,6 +59,9 @@ class LoopHost:
         self._line: deque[tuple[int, Callback, Any]] = deque()
         self._easing: list[Callable[[], None]] = []
         self._commit_planned = False
+        self._committing_here = False
+        self._rounds_elsewhere = 0
+        self._thread_id = get_ident()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
         self._saving: asyncio.Future[None] | None = None
@@ -142,12 +155,34 @@ class LoopHost:
         if self._closed or self.failure is not None:
             return
         try:
-            self.core.journal.commit_soon()
+            if len(self._line) == 1 and self._rounds_elsewhere <= 0 and self._little():
+                self._commit_here()
+            else:
+                self._rounds_elsewhere -= 1
+                self.core.journal.commit_soon()
         except HeadraceError as error:
             self._fail(error)
 
+    def _little(self) -> bool:
+        journal = self.core.journal
+        return journal.end_position - journal.durable_position <= COMMIT_HERE_BYTES_MAX
+
+    def _commit_here(self) -> None:
+        journal = self.core.journal
+        began = self._loop.time()
+        self._committing_here = True
+        try:
+            journal.wait_durable(journal.end_position)
+        finally:
+            self._committing_here = False
+        if self._loop.time() - began > COMMIT_HERE_NS_MAX / SECOND_NS:
+            self._rounds_elsewhere = COMMIT_ELSEWHERE_ROUNDS
+        self._durable(None)
+
     def _durable_elsewhere(self, position: int, error: HeadraceError | None) -> None:
         """Called in the thread that committed."""
+        if self._committing_here and get_ident() == self._thread_id:
+            return  # `_commit_here` goes on by itself
         try:
             self._loop.call_soon_threadsafe(self._durable, error)
         except RuntimeError:
