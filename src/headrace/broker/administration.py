@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from inspect import signature
 from typing import Any
 
-from headrace.batch import Batch
 from headrace.broker.broker import Broker, start_of
 from headrace.broker.dead_letters import DeadLetters
 from headrace.broker.lease_batches import LeaseBatches
 from headrace.broker.messages import message_info
 from headrace.broker.positions import Positions
+from headrace.broker.reading import Reading
 from headrace.broker.schedules import Schedules
 from headrace.broker.tracing import Tracing
 from headrace.config import NamespaceConfig, differences, to_plain, with_settings
@@ -36,7 +36,7 @@ from headrace.delivery import (
     Topic,
 )
 from headrace.errors import AlreadyExists, DuplicateConflict, InvalidArgument
-from headrace.limits import BROWSE_MESSAGES_MAX, READ_BATCHES_MAX, READ_BYTES_MAX
+from headrace.limits import BROWSE_MESSAGES_MAX
 from headrace.names import check_namespace_name
 from headrace.shard.core import Done
 
@@ -73,11 +73,18 @@ class Administration:
             "group.pause": self.group_pause,
             "group.resume": self.group_resume,
             "browse": self.browse,
-            "read": self.read,
             "stats": self.stats,
         }
         self.tracing = Tracing(broker)
-        for room in (self.tracing, Schedules(broker), DeadLetters(broker), LeaseBatches(broker), Positions(broker)):
+        self.reading = Reading(broker)
+        for room in (
+            self.tracing,
+            self.reading,
+            Schedules(broker),
+            DeadLetters(broker),
+            LeaseBatches(broker),
+            Positions(broker),
+        ):
             self.add(room.calls())
 
     def add(self, calls: Mapping[str, Call]) -> None:
@@ -369,56 +376,6 @@ class Administration:
             return None
         partition = self.core.state.partitions[pid]
         return message_info(partition.topic, partition.index, batch, offset - batch.base_offset)
-
-    def read(
-        self,
-        topic: str,
-        namespace: str = "default",
-        partition: int | None = None,
-        from_offset: int | None = None,
-        to_offset: int | None = None,
-        from_time_ns: int | None = None,
-        to_time_ns: int | None = None,
-        limit: int = 10_000,
-    ) -> Done:
-        """The log itself, without a group: the result says where to go on, the messages come as batches.
-
-        {"parts": [{"partition", "batches", "next_offset", "end_offset"}]}: so many of the batches are of that
-        partition; reading on from ``next_offset`` until it reaches ``end_offset`` gives the rest.
-        """
-        found = self.broker.find_topic(namespace, topic)
-        if partition is not None and not 0 <= partition < len(found.partitions):
-            raise InvalidArgument(f"partition {partition}: topic {topic!r} has {len(found.partitions)}")
-        if limit < 1:
-            raise InvalidArgument(f"limit {limit}: at least 1")
-        batches: list[Batch] = []
-        parts: list[dict[str, Any]] = []
-        size_bytes = 0
-        for each in found.partitions:
-            if partition is not None and each.index != partition:
-                continue
-            log = self.core.log(each.pid)
-            first = max(from_offset if from_offset is not None else 0, log.start)
-            end = each.end if to_offset is None else min(to_offset, each.end)
-            if from_time_ns is not None:
-                first = max(first, log.offset_at(from_time_ns))
-            if to_time_ns is not None:
-                end = min(end, log.offset_at(to_time_ns))
-            count = 0
-            at = first
-            for batch in log.batches(first, end) if first < end else ():
-                if limit <= 0 or size_bytes >= READ_BYTES_MAX or len(batches) >= READ_BATCHES_MAX:
-                    break
-                a = max(0, first - batch.base_offset)
-                b = min(batch.count, end - batch.base_offset, a + limit)
-                part = batch if (a, b) == (0, batch.count) else batch.slice(a, b)
-                batches.append(part)
-                count += 1
-                limit -= part.count
-                size_bytes += part.size_bytes
-                at = batch.base_offset + b
-            parts.append({"partition": each.index, "batches": count, "next_offset": at, "end_offset": max(end, at)})
-        return Done(({"parts": parts}, batches), 0)
 
     # -- numbers -------------------------------------------------------------------------------------------------------
 

@@ -198,6 +198,7 @@ class LoopBroker:
         self._loop = asyncio.get_running_loop()
         self.administration.tracing.hungry = self._hungry
         self.sealer = Sealer(broker.core, self._run_here, seal or SealConfig(), SystemClock(), tell)
+        self.administration.reading.sealer = self.sealer
         self._subscriptions: dict[int, list[Subscription]] = {}
         self._polls: dict[int, list[Callable[[], None]]] = {}
         self._planned: set[int] = set()

@@ -7,7 +7,7 @@ The sync port needs no event loop: the calling thread does the work and shares t
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +27,8 @@ from headrace.shard.sealing import Sealer
 from headrace.shard.threads import ThreadHost
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from headrace.delivery import Group
 
 __all__ = ["EmbeddedConsumer", "EmbeddedPort", "open_core", "open_port"]
@@ -102,6 +104,7 @@ class EmbeddedPort:
         self.host = ThreadHost(broker.core, clock)
         self.sealer = Sealer(broker.core, self.host.run, seal or SealConfig(), clock, tell_logging)
         self.administration = Administration(broker)
+        self.administration.reading.sealer = self.sealer
         self.now_ns = broker.core.clock.now_ns
         """The broker's own time, which deadlines are in."""
 
@@ -139,6 +142,10 @@ class EmbeddedPort:
                 self.host.pause(reply.wait_ns)
             reply = self.host.run(reply.step)
         return reply
+
+    def tables(self, namespace: str, topic: str, **stretch: Any) -> Iterator[pa.Table]:
+        """A stretch of a partition's log as Arrow tables; see ``headrace.broker.reading.Reading.tables``."""
+        return self.administration.reading.tables(namespace, topic, self.host.run, **stretch)
 
     def close(self) -> None:
         self.broker.alerts.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from headrace.batch import Batch
@@ -40,6 +41,7 @@ class ColdLog:
         self.store = store
         self.archive = archive
         self.cache_bytes = cache_bytes
+        self._lock = Lock()  # of what is cached; files are read outside it, and by any thread
         self._groups: OrderedDict[tuple[str, int], tuple[list[Batch], list[int], int]] = OrderedDict()
         self._held_bytes = 0
         self._footers: OrderedDict[str, Footer] = OrderedDict()
@@ -71,6 +73,38 @@ class ColdLog:
             return None
         return self.offset_of_id_in(segments[i], message_id)
 
+    # -- where files are -----------------------------------------------------------------------------------------------
+
+    def places(self, pid: int, *, archived: bool) -> list[tuple[Segment, Store | None]]:
+        """The segments of a partition in order of offsets, each with the store it lies in (None: the usual one)."""
+        live: list[tuple[Segment, Store | None]] = [(each, None) for each in self.manifest.segments.get(pid, ())]
+        if not archived:
+            return live
+        old = self.manifest.archived.get(pid, ())
+        if old and self.archive is None:
+            raise InvalidArgument("what retention let go of lies in an archive, and this broker has none configured")
+        return [*((each, self.archive) for each in old), *live]
+
+    def stretch(self, places: Sequence[tuple[Segment, Store | None]], first: int, end: int) -> Iterator[Batch]:
+        """The sealed batches that overlap [first, end), whole, in order, over gaps."""
+        for segment, store in places:
+            if segment.end <= first:
+                continue
+            at = max(first, segment.first)
+            while at < min(end, segment.end):
+                batch = self.batch_in(segment, at, store)
+                yield batch
+                at = batch.base_offset + batch.count
+            if segment.end >= end:
+                return
+
+    def offset_since(self, places: Sequence[tuple[Segment, Store | None]], time_ns: int) -> int | None:
+        """The first sealed offset appended at or after a time, among these segments."""
+        for segment, store in places:
+            if segment.last_ns >= time_ns:
+                return segment.first if segment.first_ns >= time_ns else self.offset_in(segment, time_ns, store)
+        return None
+
     # -- inside one segment --------------------------------------------------------------------------------------------
 
     def batch_in(self, segment: Segment, offset: int, store: Store | None = None) -> Batch:
@@ -90,6 +124,9 @@ class ColdLog:
     def offset_of_id_in(self, segment: Segment, message_id: int, store: Store | None = None) -> int | None:
         """The offset of a message of a segment; only the ids are read."""
         number = self._number(segment, "id", message_id, store)
+        bounds = self.footer(segment, store).bounds["id"][number]
+        if bounds is not None and message_id < bounds[0]:
+            return None
         table = self.table(segment, number, ["offset", "id"], store)
         import pyarrow.compute as pc
 
@@ -106,18 +143,22 @@ class ColdLog:
 
     def _group(self, segment: Segment, number: int, store: Store | None) -> tuple[list[Batch], list[int], int]:
         key = (segment.path, number)
-        known = self._groups.get(key)
-        if known is not None:
-            self._groups.move_to_end(key)
-            return known
+        with self._lock:
+            known = self._groups.get(key)
+            if known is not None:
+                self._groups.move_to_end(key)
+                return known
         from headrace.log import parquet
 
         batches = parquet.batches_of(self.table(segment, number, None, store))
         size_bytes = sum(batch.size_bytes for batch in batches)
-        found = self._groups[key] = (batches, [batch.base_offset for batch in batches], size_bytes)
-        self._held_bytes += size_bytes
-        while self._held_bytes > self.cache_bytes and len(self._groups) > 1:
-            self._held_bytes -= self._groups.popitem(last=False)[1][2]
+        found = (batches, [batch.base_offset for batch in batches], size_bytes)
+        with self._lock:
+            if key not in self._groups:
+                self._groups[key] = found
+                self._held_bytes += size_bytes
+                while self._held_bytes > self.cache_bytes and len(self._groups) > 1:
+                    self._held_bytes -= self._groups.popitem(last=False)[1][2]
         return found
 
     # -- files ---------------------------------------------------------------------------------------------------------
@@ -137,10 +178,11 @@ class ColdLog:
             raise Corrupt(f"{place.uri}/{path} cannot be read: {error}") from error
 
     def footer(self, file: Segment | EventSegment, store: Store | None = None) -> Footer:
-        known = self._footers.get(file.path)
-        if known is not None:
-            self._footers.move_to_end(file.path)
-            return known
+        with self._lock:
+            known = self._footers.get(file.path)
+            if known is not None:
+                self._footers.move_to_end(file.path)
+                return known
         from headrace.log import parquet
 
         with self.open(file.path, store) as source:
@@ -148,9 +190,10 @@ class ColdLog:
                 found = parquet.read_footer(source)
             except (OSError, ValueError) as error:
                 raise Corrupt(f"{file.path} is damaged: {error}") from error
-        self._footers[file.path] = found
-        if len(self._footers) > COLD_FOOTERS_MAX:
-            self._footers.popitem(last=False)
+        with self._lock:
+            self._footers[file.path] = found
+            if len(self._footers) > COLD_FOOTERS_MAX:
+                self._footers.popitem(last=False)
         return found
 
     def table(
@@ -218,10 +261,11 @@ class ColdLog:
     def forget(self, paths: Sequence[str]) -> None:
         """Files that are no longer live."""
         gone = set(paths)
-        for key in [key for key in self._groups if key[0] in gone]:
-            self._held_bytes -= self._groups.pop(key)[2]
-        for path in gone:
-            self._footers.pop(path, None)
+        with self._lock:
+            for key in [key for key in self._groups if key[0] in gone]:
+                self._held_bytes -= self._groups.pop(key)[2]
+            for path in gone:
+                self._footers.pop(path, None)
 
 
 def _last_ns_of(segment: Segment) -> Any:

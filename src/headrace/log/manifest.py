@@ -145,7 +145,10 @@ class _Snapshot(msgspec.Struct, array_like=True):
 
 
 class Manifest:
-    """The live, the archived and the doomed files of a shard."""
+    """The live, the archived and the doomed files of a shard.
+
+    Lists are never changed but replaced, so that a thread that reads files may go on with the list it began with.
+    """
 
     __slots__ = ("archived", "archived_events", "carry", "doomed", "events", "sealed_to", "segments")
 
@@ -201,9 +204,9 @@ class Manifest:
             case Archived():
                 segments, events = self._remove(entry.paths)
                 for segment in segments:
-                    insert(self.archived.setdefault(segment.pid, []), segment)
+                    self.archived[segment.pid] = inserted(self.archived.get(segment.pid, ()), segment)
                 for file in events:
-                    self.archived_events.setdefault(file.tid, []).append(file)
+                    self.archived_events[file.tid] = [*self.archived_events.get(file.tid, ()), file]
                 self.doomed.update(dict.fromkeys(entry.paths))
             case Dropped():
                 self._remove(entry.paths)
@@ -217,13 +220,11 @@ class Manifest:
     def _add(self, segments: Sequence[Segment], events: Sequence[EventSegment]) -> None:
         for segment in segments:
             self.doomed.pop(segment.path, None)
-            insert(self.segments.setdefault(segment.pid, []), segment)
+            self.segments[segment.pid] = inserted(self.segments.get(segment.pid, ()), segment)
         for file in events:
             self.doomed.pop(file.path, None)
-            files = self.events.setdefault(file.tid, [])
-            files.append(file)
-            if len(files) > 1 and files[-2].first_position > file.first_position:
-                files.sort(key=lambda each: each.first_position)
+            others = [each for each in self.events.get(file.tid, ()) if each.path != file.path]
+            self.events[file.tid] = sorted([*others, file], key=_first_position_of)
 
     def _remove(self, paths: Sequence[str]) -> tuple[list[Segment], list[EventSegment]]:
         leaving = set(paths)
@@ -273,17 +274,18 @@ class Manifest:
         manifest.carry = known.carry
         manifest._add(known.segments, known.events)
         for segment in known.archived:
-            insert(manifest.archived.setdefault(segment.pid, []), segment)
+            manifest.archived[segment.pid] = inserted(manifest.archived.get(segment.pid, ()), segment)
         for file in known.archived_events:
             manifest.archived_events.setdefault(file.tid, []).append(file)
         manifest.doomed = dict.fromkeys(known.doomed)
         return manifest
 
 
-def insert(segments: list[Segment], segment: Segment) -> None:
-    """Put a segment at its place, in place of one of the same path."""
-    segments[:] = [each for each in segments if each.path != segment.path]
-    segments.insert(bisect_right(segments, segment.first, key=_first_of), segment)
+def inserted(segments: Sequence[Segment], segment: Segment) -> list[Segment]:
+    """The segments with one more at its place, in place of one of the same path. A new list: others may be reading."""
+    others = [each for each in segments if each.path != segment.path] if segments else []
+    others.insert(bisect_right(others, segment.first, key=_first_of), segment)
+    return others
 
 
 def _from(segments: Sequence[Segment], offset: int) -> Segment | None:
@@ -295,3 +297,7 @@ def _from(segments: Sequence[Segment], offset: int) -> Segment | None:
 
 def _first_of(segment: Segment) -> Any:
     return segment.first
+
+
+def _first_position_of(file: EventSegment) -> int:
+    return file.first_position

@@ -218,6 +218,13 @@ class PartitionLog:
             return self.end
         return self._offsets[max(0, bisect_left(self._times_ms, time_ns // _MS_NS) - 1)]
 
+    def outlived_to(self, time_ns: int) -> int:
+        """As far as the index alone can tell, everything of the journal below this was appended before a time."""
+        i = bisect_left(self._times_ms, time_ns // _MS_NS)
+        if i == 0 or self._offsets[i - 1] < self._exact_from:
+            return self._offsets[max(0, i - 1)] if self._offsets else self.end
+        return self._offsets[i] if i < len(self._offsets) else self.end
+
     def __len__(self) -> int:
         """Entries of the index."""
         return len(self._offsets)

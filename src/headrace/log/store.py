@@ -54,6 +54,10 @@ class Store(Protocol):
 
     uri: str
 
+    def uri_of(self, path: str) -> str:
+        """Where a file is, to be taken literally (a path of Hadoop or Arrow, nothing of it is to be decoded)."""
+        ...
+
     def write(self, path: str, pieces: Sequence[Any]) -> None:
         """Have the file there, whole and durable, in place of one of the same name."""
         ...
@@ -87,6 +91,9 @@ class LocalStore:
         self.uri = f"file://{quote(os.path.abspath(root))}"
         self._real = files is None
         self._files: FileLayer = RealFiles() if files is None else files
+
+    def uri_of(self, path: str) -> str:
+        return f"file://{os.path.abspath(self.root)}/{path}"
 
     def _place(self, path: str) -> str:
         return f"{self.root}/{path}"
@@ -153,6 +160,9 @@ class ArrowStore:
         self.uri = uri
         self._fs = file_system
         self._root = root.rstrip("/")
+
+    def uri_of(self, path: str) -> str:
+        return f"{self.uri}/{path}"
 
     def _place(self, path: str) -> str:
         return f"{self._root}/{path}" if self._root else path

@@ -55,7 +55,7 @@ def _outlived(log: PartitionLog, core: Core, before_ns: int) -> int:
     for segment in segments:
         if segment.last_ns >= before_ns:
             return segment.first
-    return log.entry_offset_at(before_ns)
+    return log.outlived_to(before_ns)
 
 
 def _fit(core: Core, topic: Topic, starts: dict[int, int], bytes_max: int) -> None:
