@@ -1,8 +1,9 @@
 """A simulated disk: the file layer of the journal in memory, with every crash image POSIX allows.
 
 What is kept for each file: its content as processes see it (the cache), its content on the medium, and for each 4-KiB
-page written since the last sync every version it had. For each directory: its names now, its names on the medium, and
-the operations since the last directory sync.
+page written since the last sync every version it had. Pages that a failed sync called clean are kept apart: they may
+have reached the medium or not, a later sync does not write them, only a later write makes them dirty again. For each
+directory: its names now, its names on the medium, and the operations since the last directory sync.
 
 ``crash`` builds one image: each unsynced page is any one of its versions, the pages of the last write may be torn at
 512-byte sectors, an unsynced size is old or new. Names follow one of two rules:
@@ -52,6 +53,7 @@ class _Inode:
     cache: bytearray = field(default_factory=bytearray)
     medium: bytearray = field(default_factory=bytearray)
     versions: dict[int, list[bytes]] = field(default_factory=dict)
+    lost: dict[int, list[bytes]] = field(default_factory=dict)
     sizes: list[int] = field(default_factory=list)
     last_write: range = range(0)
 
@@ -63,10 +65,19 @@ class _Inode:
         for page in self.versions:
             at = page * PAGE_BYTES
             self.medium[at : at + PAGE_BYTES] = self.cache[at : at + PAGE_BYTES]
+            self.lost.pop(page, None)
         self.forget()
+
+    def lose(self) -> None:
+        """A sync failed: what was dirty is called clean, and how much of it was written nobody knows."""
+        for page, versions in self.versions.items():
+            self.lost.setdefault(page, []).extend(versions)
+        self.versions.clear()
+        self.last_write = range(0)
 
     def damage(self) -> None:
         self.medium[:] = self.cache
+        self.lost.clear()
         self.forget()
 
     def forget(self) -> None:
@@ -81,12 +92,12 @@ class _Inode:
     def image(self, rng: Random) -> bytearray:
         size = rng.choice([len(self.medium), *self.sizes]) if self.sizes else len(self.medium)
         result = bytearray(self.medium[:size]).ljust(size, b"\0")
-        for page, versions in self.versions.items():
+        for page in {**self.lost, **self.versions}:
             at = page * PAGE_BYTES
             if at >= size:
                 continue
             old = bytes(self.medium[at : at + PAGE_BYTES])
-            choices = [old, *versions]
+            choices = [old, *self.lost.get(page, ()), *self.versions.get(page, ())]
             chosen = rng.randrange(len(choices))
             content = bytearray(choices[chosen])
             if chosen and (page in self.last_write or rng.random() < 0.1):
@@ -216,8 +227,7 @@ class SimulatedDisk:
         try:
             self._call()
         except OSError:
-            # The pages are called clean now; which of them reached the medium is not known to anybody.
-            inode.forget()
+            inode.lose()
             raise
         inode.settle()
 
