@@ -1,10 +1,11 @@
 """The process that is killed: appends numbered frames and reports, through stdout, which are confirmed.
 
-    journal_child.py DIRECTORY SEED
+    journal_child.py DIRECTORY SEED [lies]
 
 It opens the journal, prints ``open NEXT`` (the number of the first frame it will write), then ``sure NEXT`` after each
 commit: all frames before NEXT are confirmed. A refusal is printed as ``refused CODE MESSAGE``; ``full`` means
-publishing was refused for want of room, and it goes on with settlements.
+publishing was refused for want of room, and it goes on with settlements. One that ``lies`` confirms without syncing: a
+test of tests.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import threading
 
 from headrace.errors import HeadraceError, StorageFull
 from headrace.journal import DiskJournal
+from headrace.journal.files import RealFiles
 
 SETTLEMENT = 9
 
@@ -29,9 +31,16 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def main(directory: str, seed: int) -> None:
+class Liar(RealFiles):
+    """Says it has synced."""
+
+    def sync_data(self, handle: int) -> None:
+        pass
+
+
+def main(directory: str, seed: int, *, lies: bool) -> None:
     rng = random.Random(seed)
-    journal = DiskJournal.open(directory, file_size_bytes=1 << 16)
+    journal = DiskJournal.open(directory, files=Liar() if lies else None, file_size_bytes=1 << 16)
     number = 0
     for frame in journal.read():
         number = int(bytes(frame.body).split(b" ")[0]) + 1
@@ -61,7 +70,7 @@ def main(directory: str, seed: int) -> None:
 
 if __name__ == "__main__":
     try:
-        main(sys.argv[1], int(sys.argv[2]))
+        main(sys.argv[1], int(sys.argv[2]), lies="lies" in sys.argv[3:])
     except HeadraceError as error:
         say(f"refused {error.code} {error}")
         sys.exit(3)

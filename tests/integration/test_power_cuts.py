@@ -1,0 +1,120 @@
+"""Real power cuts: an ext4 on a loop device, shut down under a stopped process without its log or caches flushed.
+
+What a kernel would have lost with the power is lost: dirty pages, and changes of names and sizes that no sync has
+asked for. Needs root, loop devices and mkfs.ext4; ``HEADRACE_SEEDS`` makes the series longer.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import shutil
+import signal
+import struct
+import subprocess
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from headrace.errors import HeadraceError
+from integration.journal_process import Child, check
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+FS_IOC_SHUTDOWN: Final = 0x8004587D
+NO_LOG_FLUSH: Final = 2
+DISK_BYTES: Final = 64 << 20
+ROUNDS_DEFAULT: Final = 4
+
+
+class Disk:
+    """A file system of its own whose power can be cut."""
+
+    def __init__(self, place: Path) -> None:
+        self._image = place / "image"
+        self.mounted = place / "mounted"
+        self.mounted.mkdir()
+        with self._image.open("wb") as image:
+            image.truncate(DISK_BYTES)
+        self._run("mkfs.ext4", "-q", "-F", str(self._image))
+        self.mount()
+
+    @staticmethod
+    def _run(*command: str) -> None:
+        ran = subprocess.run(command, capture_output=True, text=True, check=False)
+        if ran.returncode:
+            raise OSError(f"{' '.join(command)}: {ran.stderr.strip()}")
+
+    def mount(self) -> None:
+        self._run("mount", "-o", "loop", str(self._image), str(self.mounted))
+
+    def cut(self) -> None:
+        """From now on nothing reaches the disk any more."""
+        handle = os.open(self.mounted, os.O_RDONLY)
+        try:
+            fcntl.ioctl(handle, FS_IOC_SHUTDOWN, struct.pack("I", NO_LOG_FLUSH))
+        finally:
+            os.close(handle)
+
+    def unmount(self) -> None:
+        self._run("umount", str(self.mounted))
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    if os.geteuid() != 0 or not shutil.which("mkfs.ext4"):
+        pytest.skip("needs root and mkfs.ext4")
+    try:
+        disk = Disk(tmp_path)
+    except OSError as error:
+        pytest.skip(f"no loop device can be mounted here: {error}")
+    yield disk
+    if os.path.ismount(disk.mounted):
+        disk.unmount()
+
+
+def cut_under(child: Child, disk: Disk) -> int:
+    """Stop the process, cut the power, let the machine come back; up to where the process had confirmed."""
+    os.killpg(child.process.pid, signal.SIGSTOP)
+    disk.cut()
+    child.kill()
+    disk.unmount()
+    disk.mount()
+    return child.sure
+
+
+@pytest.mark.feature("F004", "F155", "F289")
+@pytest.mark.timeout(0)
+def test_nothing_confirmed_is_lost_over_power_cuts(disk: Disk) -> None:
+    sure = 0
+    for seed in range(int(os.environ.get("HEADRACE_SEEDS") or ROUNDS_DEFAULT)):
+        rng = random.Random(seed)
+        child = Child(disk.mounted / "data", seed)
+        try:
+            assert child.hear().startswith("open "), f"seed {seed}: {child.lines}"
+            for _ in range(rng.randint(0, 60)):
+                child.hear()
+            sure = max(sure, cut_under(child, disk))
+        finally:
+            if child.process.poll() is None:
+                child.kill()
+        sure = max(sure, check(disk.mounted / "data", sure))
+        if sure > 40_000:
+            shutil.rmtree(disk.mounted / "data")
+            sure = 0
+
+
+def test_a_journal_that_confirms_before_it_syncs_is_caught(disk: Disk) -> None:
+    child = Child(disk.mounted / "data", 1, lies=True)
+    try:
+        while child.sure < 500:
+            assert child.hear(), child.lines
+        sure = cut_under(child, disk)
+    finally:
+        if child.process.poll() is None:
+            child.kill()
+    with pytest.raises((AssertionError, HeadraceError)):
+        check(disk.mounted / "data", sure)
