@@ -204,6 +204,36 @@ async def test_pushes_stay_within_the_credit_and_go_on_with_more(open_door: Open
     await peer.close()
 
 
+async def test_pulls_and_pushes_of_one_consumer_arrive_in_the_order_of_the_log(
+    open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door = await open_door()
+    producer, peer = await Peer.open(door.address), await Peer.open(door.address)
+    values = [b"%d" % i for i in range(4000)]
+    await producer.publish("t", values)
+    got: list[bytes] = []
+    events = native.ClientSession.events
+
+    def overheard(session: native.ClientSession) -> list[native.Event]:
+        found = events(session)
+        for event in found:
+            if isinstance(event, native.Deliveries | native.Leased):
+                got.extend(values_of(event))
+        return found
+
+    monkeypatch.setattr(native.ClientSession, "events", overheard)
+    number = peer.session.send_consume(scope_of("t"), credit_messages=2000, credit_bytes=60 << 20)
+    replies = [peer.begin(number)]
+    replies += [peer.begin(peer.session.send_lease(number, 100)) for _ in range(5)]
+    await asyncio.gather(*replies)
+    while len(got) < 4000:
+        peer.session.send_credit(number, 500, 0)
+        await peer.ask(peer.session.send_lease(number, 100))
+    assert got == values
+    await producer.close()
+    await peer.close()
+
+
 async def test_credit_in_bytes_is_passed_by_one_push_at_most(open_door: OpenDoor) -> None:
     door = await open_door()
     producer, peer = await Peer.open(door.address), await Peer.open(door.address)

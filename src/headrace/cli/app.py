@@ -53,6 +53,10 @@ class _PipeClosed(Exception):
     """Whoever read our output has had enough."""
 
 
+class _Interrupted(Exception):
+    """Ctrl-C."""
+
+
 class Table(click.Group):
     """A group whose commands are imported when they are named."""
 
@@ -72,6 +76,8 @@ class Table(click.Group):
             return super().invoke(ctx)
         except BrokenPipeError:
             raise _PipeClosed from None  # click would end with 1, as if something had failed
+        except KeyboardInterrupt:
+            raise _Interrupted from None  # click would write an empty line into whatever stderr is
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -121,8 +127,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except click.ClickException as wrong:
         wrong.show()
         sys.exit(wrong.exit_code)
-    except (click.Abort, KeyboardInterrupt):
+    except (_Interrupted, click.Abort, KeyboardInterrupt):
         _silence()
+        if sys.stderr.isatty():
+            click.echo(err=True)  # after the ^C
         sys.exit(INTERRUPTED)
     except (_PipeClosed, BrokenPipeError):
         _silence()

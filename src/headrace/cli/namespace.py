@@ -32,7 +32,7 @@ def list_(place: Place) -> None:
 def show(place: Place, name: str | None) -> None:
     """What a namespace may use, and uses."""
     with place.open() as broker:
-        _tell(place, broker.call_all("namespace.show", namespace=name or place.namespace))
+        _tell(place, broker.call_all("namespace.show", namespace=name or broker.namespace))
 
 
 @namespace.command()
@@ -47,7 +47,7 @@ def config(place: Place, name: str | None, settings: tuple[str, ...]) -> None:
     if not given:
         raise click.UsageError("say what to change: --set quota.topics=100; `headrace namespace show` shows it")
     with place.open(create=True) as broker:
-        _tell(place, broker.call_all("namespace.config", namespace=name or place.namespace, settings=given))
+        _tell(place, broker.call_all("namespace.config", namespace=name or broker.namespace, settings=given))
 
 
 def _tell(place: Place, info: Any) -> None:

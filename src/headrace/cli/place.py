@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from headrace.cli.output import Output
-from headrace.errors import HeadraceError, InvalidArgument, UnknownGroup, UnknownTopic
+from headrace.errors import Closed, HeadraceError, InvalidArgument, TimedOut, UnknownGroup, UnknownTopic
+from headrace.names import DEFAULT_NAMESPACE
 
 if TYPE_CHECKING:
     from headrace.calls import Port
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_URL", "Broker", "Place", "located"]
 
 DEFAULT_URL: Final = "headrace://127.0.0.1:7420"
+_CONNECT_TIMEOUT: Final = "3s"
+"""Somebody is waiting; long enough for a server that is just starting."""
 _INTERRUPTED: Final = 130
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -114,8 +117,9 @@ class Place:
 
     server: str | None
     data_dir: Path | None
-    namespace: str
+    namespace: str | None
     token: str | None
+    ca_file: Path | None
     output: Output
 
     @property
@@ -126,7 +130,9 @@ class Place:
     def open(self, *, create: bool = False) -> Iterator[Broker]:
         """The broker; a data directory that does not exist is made only by a command that may ``create``."""
         if self.data_dir is None:
-            raise InvalidArgument("this build has no network client yet; work in a data directory with --data-dir")
+            with self._connected() as broker:
+                yield broker
+            return
         if not create and not self.data_dir.is_dir():
             raise InvalidArgument(
                 f"there is no data directory {self.data_dir}; `headrace serve`, `headrace publish` and `headrace topic "
@@ -139,8 +145,8 @@ class Place:
     def _opened(self, data_dir: Path) -> Iterator[Broker]:
         import headrace
 
-        client = headrace.open(data_dir, namespace=self.namespace)
-        broker = Broker(client.port, self.namespace, embedded=True)
+        client = headrace.open(data_dir, namespace=self.namespace or DEFAULT_NAMESPACE)
+        broker = Broker(client.port, client.namespace, embedded=True)
         main = threading.current_thread() is threading.main_thread()
         kept = signal.signal(signal.SIGINT, broker.interrupt) if main else None
         try:
@@ -151,6 +157,27 @@ class Place:
             if main:
                 signal.signal(signal.SIGINT, kept)
 
+    @contextmanager
+    def _connected(self) -> Iterator[Broker]:
+        import headrace
+
+        url = self.server or DEFAULT_URL
+        try:
+            client = headrace.connect(
+                url,
+                token=self.token,
+                namespace=self.namespace,
+                ca_file=self.ca_file,
+                connect_timeout=_CONNECT_TIMEOUT,
+            )
+        except (TimedOut, Closed) as error:
+            raise type(error)(
+                f"{error.message}; start a server with `headrace serve`, name another with --server or $HEADRACE_URL, "
+                "or work in a data directory with --data-dir"
+            ) from None
+        with client:
+            yield Broker(client.port, client.namespace, embedded=False)
+
 
 def located(command: F) -> F:
     """Gives a command the options that say where it works and how it answers, as one ``place``."""
@@ -160,8 +187,9 @@ def located(command: F) -> F:
         *args: Any,
         server: str | None,
         data_dir: Path | None,
-        namespace: str,
+        namespace: str | None,
         token: str | None,
+        ca_file: Path | None,
         json: bool,
         **kwargs: Any,
     ) -> Any:
@@ -170,7 +198,7 @@ def located(command: F) -> F:
             if source is not None and source.name == "COMMANDLINE":
                 raise click.UsageError("--server and --data-dir are two places; give one of them")
             server = None
-        return command(*args, place=Place(server, data_dir, namespace, token, Output(json=json)), **kwargs)
+        return command(*args, place=Place(server, data_dir, namespace, token, ca_file, Output(json=json)), **kwargs)
 
     for option in reversed(_OPTIONS):
         run = option(run)
@@ -191,9 +219,15 @@ _OPTIONS: Final = (
         "--namespace",
         metavar="NS",
         envvar="HEADRACE_NAMESPACE",
-        default="default",
-        help="The namespace ($HEADRACE_NAMESPACE, else default).",
+        help="The namespace ($HEADRACE_NAMESPACE, else the URL's, else default).",
     ),
     click.option("--token", metavar="TEXT", envvar="HEADRACE_TOKEN", help="A token, where the server asks for one."),
+    click.option(
+        "--ca-file",
+        metavar="FILE",
+        envvar="HEADRACE_CA_FILE",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="With headraces://: the authorities to trust instead of the system's ($HEADRACE_CA_FILE).",
+    ),
     click.option("--json", is_flag=True, help="One JSON value a line on stdout."),
 )

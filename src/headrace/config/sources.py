@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 PREFIX: Final = "HEADRACE_"
-NOT_SETTINGS: Final = frozenset({"CONFIG", "NAMESPACE", "SEEDS", "TOKEN", "URL"})
+NOT_SETTINGS: Final = frozenset({"CA_FILE", "CONFIG", "NAMESPACE", "SEEDS", "TOKEN", "URL"})
 """Variables of the same prefix that other commands and the tests read."""
 DEFAULT_ORIGIN: Final = "default"
 

@@ -37,6 +37,7 @@ from headrace.shard import Done
 from headrace.wire import native
 
 if TYPE_CHECKING:
+    from headrace.broker.aio import Pull
     from headrace.frontends.native.door import NativeDoor
 
 __all__ = ["NativeConnection"]
@@ -60,9 +61,11 @@ class NativeConnection(asyncio.Protocol):
         "_loop",
         "_pulled",
         "_pulled_bytes",
+        "_pulls",
         "_pumps",
         "_pushed_bytes",
         "_reading",
+        "_starting",
         "_tasks",
         "_timer",
         "_timer_ns",
@@ -89,6 +92,7 @@ class NativeConnection(asyncio.Protocol):
         self.pushes: dict[int, Push] | None = None
         self._pulled: set[tuple[str, str, str, str]] | None = None  # groups joined by pulls by name, with the consumer
         self._pulled_bytes = limits.LEASE_BYTES_DEFAULT // limits.PUSH_PORTION_MESSAGES  # of one message, as last seen
+        self._pulls: set[Pull] | None = None
         self._pumps: list[Push] | None = None
         self._line: deque[Callable[[], None]] | None = None
         self._tasks: set[asyncio.Task[None]] | None = None
@@ -97,6 +101,7 @@ class NativeConnection(asyncio.Protocol):
         self._calls = 0
         self._unsent_bytes = 0
         self._flush_planned = False
+        self._starting = False
         self._reading = True
         self._writing_paused = False
         self._waits_for_disk = False
@@ -275,6 +280,9 @@ class NativeConnection(asyncio.Protocol):
         for member in pulled or ():
             self._door.puller_gone(member, clean=self._clean)
         self._line = None
+        pulls, self._pulls = self._pulls, None
+        for pull in pulls or ():
+            pull.cancel()
         for task in list(self._tasks or ()):
             task.cancel()
 
@@ -431,21 +439,32 @@ class NativeConnection(asyncio.Protocol):
             if member not in self._pulled:
                 self._pulled.add(member)
                 self._door.puller_came(member)
-        self._task(self._pull(packet, group, consumer, bytes_max))
+        pulling = _Pulling(self, packet, group, bytes_max)
+        pull = self._broker.lease_then(
+            *group,
+            consumer,
+            min(packet.messages_max, max(1, bytes_max // self._pulled_bytes)),
+            pulling.answer,
+            wait_ns=min(packet.wait_ns, limits.WAIT_NS_MAX),
+            lease_ns=packet.lease_ns or None,
+        )
+        if pull is not None:
+            pulling.pull = pull
+            if self._pulls is None:
+                self._pulls = set()
+            self._pulls.add(pull)
         return True
 
-    async def _pull(self, packet: native.Lease, group: GroupName, consumer: str, bytes_max: int) -> None:
+    def pulled(self, pulling: _Pulling, packet: native.Lease, group: GroupName, reply: Any, bytes_max: int) -> None:
+        """What a pull brought, in the order in which it was leased."""
         session, correlation = self.session, packet.correlation
-        leased: list[LeasedBatch] = []
-        try:
-            leased = await self._broker.lease(
-                *group,
-                consumer,
-                min(packet.messages_max, max(1, bytes_max // self._pulled_bytes)),
-                wait_ns=min(packet.wait_ns, limits.WAIT_NS_MAX),
-                lease_ns=packet.lease_ns or None,
-            )
-            leased, surplus = within(leased, bytes_max)
+        self._lease_bytes -= bytes_max
+        if self._pulls and pulling.pull is not None:
+            self._pulls.discard(pulling.pull)
+        if isinstance(reply, errors.HeadraceError):
+            session.send_error(correlation, reply)
+        else:
+            leased, surplus = within(reply, bytes_max)
             self.give_back(group, surplus)
             if leased:
                 self._pulled_bytes = mean_bytes(leased)
@@ -453,13 +472,12 @@ class NativeConnection(asyncio.Protocol):
             lease_ns = self.span_until(min(one.deadline_ns for one in leased)) if leased else 0
             subscription = packet.scope if isinstance(packet.scope, int) else 0
             batches = [one.batch.buffers() for one in leased]
-            if not session.send_leased(correlation, runs, batches, lease_ns, subscription=subscription):
+            try:
+                if not session.send_leased(correlation, runs, batches, lease_ns, subscription=subscription):
+                    self.give_back(group, leased)
+            except errors.HeadraceError as error:
                 self.give_back(group, leased)
-        except errors.HeadraceError as error:
-            self.give_back(group, leased)
-            session.send_error(correlation, error)
-        finally:
-            self._lease_bytes -= bytes_max
+                session.send_error(correlation, error)
         self._start_waiting()
         self.touch()
 
@@ -565,9 +583,15 @@ class NativeConnection(asyncio.Protocol):
             self._line.append(start)  # type: ignore[arg-type] # what it returns is looked at below
 
     def _start_waiting(self) -> None:
-        line: Any = self._line
-        while line and not self._writing_paused and line[0]():
-            line.popleft()
+        if self._starting:
+            return  # what was just started was answered at once; the loop below goes on
+        self._starting = True
+        try:
+            line: Any = self._line
+            while line and not self._writing_paused and line[0]():
+                line.popleft()
+        finally:
+            self._starting = False
 
     def _task(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
@@ -601,6 +625,22 @@ class NativeConnection(asyncio.Protocol):
     def close(self, error: errors.HeadraceError | None) -> None:
         self.session.send_close(error)
         self._after()
+
+
+class _Pulling:
+    """The answer of one pull, when it comes."""
+
+    __slots__ = ("_bytes_max", "_connection", "_group", "_packet", "pull")
+
+    def __init__(self, connection: NativeConnection, packet: native.Lease, group: GroupName, bytes_max: int) -> None:
+        self.pull: Pull | None = None
+        self._connection = connection
+        self._packet = packet
+        self._group = group
+        self._bytes_max = bytes_max
+
+    def answer(self, reply: Any) -> None:
+        self._connection.pulled(self, self._packet, self._group, reply, self._bytes_max)
 
 
 class _Settling:
