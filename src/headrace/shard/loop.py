@@ -230,6 +230,12 @@ class LoopHost:
         delay_ns = max(0, wake_ns - self.core.clock.now_ns())
         self._timer = self._loop.call_later(delay_ns / 1e9, self._tick)
 
+    def tick(self) -> None:
+        """Do what is due now, because time was moved."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._tick()
+
     def _tick(self) -> None:
         self._timer = None
         if self._closed or self.failure is not None:
