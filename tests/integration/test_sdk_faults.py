@@ -2,7 +2,7 @@
 
 Four producers and four consumers, threads and asyncio, one by one and in batches. An independent ledger keeps what
 clients saw: what was confirmed, in which order it came, when it was acked for sure. HEADRACE_KILLS says how often the
-server dies (8 in the suite, 50 in a long run).
+server dies (6 in the suite, 50 in a long run).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import headrace
 from headrace.errors import LeaseLost
 from integration.server_process import ServerProcess
 
-KILLS = int(os.environ.get("HEADRACE_KILLS") or 8)
+KILLS = int(os.environ.get("HEADRACE_KILLS") or 6)
 KEYS_EACH = 5
 BATCH = 20
 LEASE = "2s"
