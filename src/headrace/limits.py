@@ -486,6 +486,12 @@ CARRIED_ATTEMPTS_MAX: Final = 10_000
 """Failed attempts remembered from one sealed journal file to the next, for the events' attempt column."""
 TRACE_EVENTS_MAX: Final = 10_000
 """Events of one message that a trace shows."""
+EVENT_ROWS_MAX: Final = 10_000
+"""Facts in one answer to a reader of a topic's history: some megabytes."""
+EVENT_OFFSETS_MAX: Final = 200_000
+"""Offsets in one such answer, where facts are about many messages with holes between them."""
+EVENT_CURSORS_MAX: Final = 16
+"""Places in the journal where it is remembered what readers of the history need to know to go on."""
 
 PORTION_MESSAGES: Final = 2_000
 """Messages that an administrative call looks at before others have their turn: some 5 ms."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from headrace.broker.broker import Broker, start_of
 from headrace.broker.dead_letters import DeadLetters
+from headrace.broker.history import History
 from headrace.broker.lease_batches import LeaseBatches
 from headrace.broker.messages import message_info
 from headrace.broker.positions import Positions
@@ -80,6 +81,7 @@ class Administration:
         for room in (
             self.tracing,
             self.reading,
+            History(broker),
             Schedules(broker),
             DeadLetters(broker),
             LeaseBatches(broker),

@@ -7,6 +7,7 @@ for their dead letters, each sees its own. A filter (``where``) may have
 
     reason · error (a part of the text) · group · consumer (the last one) · min_attempts · key_prefix · header
     ids (of the dead letters, or of what died) · from_time_ns, to_time_ns (of the death, the end not included)
+    runs (of offsets in the topic that holds them: [partition, first, count], for who chose them by other means)
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ _WHERE: Final = (
     "key_prefix",
     "header",
     "ids",
+    "runs",
     "from_time_ns",
     "to_time_ns",
 )
@@ -237,11 +239,28 @@ class DeadLetters:
             end = min(end, log.offset_at(where["to_time_ns"]))
         there = BitMap64()
         there.add_range(first, max(first, end))
+        if "runs" in where:
+            there &= _chosen(where["runs"], partition.index)
         there -= partition.gone
         default = partition.topic.groups.get(DEFAULT_GROUP)
         if default is not None:
             there -= default.backlogs[partition.pid].done
         return there
+
+
+def _chosen(runs: Any, index: int) -> BitMap64:
+    """The offsets of one partition in a list of runs."""
+    chosen = BitMap64()
+    for run in runs:
+        try:
+            partition, first, count = (int(number) for number in run)
+            if min(partition, first, count) < 0:
+                raise ValueError
+        except (TypeError, ValueError):
+            raise InvalidArgument(f"where runs: {run!r} is not [partition, first offset, count]") from None
+        if partition == index:
+            chosen.add_range(first, first + count)
+    return chosen
 
 
 def _matches(where: Mapping[str, Any], batch: Batch, index: int, origin: Mapping[str, str]) -> bool:

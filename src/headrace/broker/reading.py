@@ -162,9 +162,10 @@ class Reading:
         """The sealed files of a topic, and from where on the journal has the rest.
 
         {"location", "archive", "segments": [{"partition", "first", "end", "first_ns", "last_ns", "first_id", "last_id",
-        "rows", "size_bytes", "raw_bytes", "uri", "archived"}], "events": [{"uri", "rows", "first_ns", "last_ns",
-        "size_bytes", "archived"}], "starts", "live_from", "ends": {partition: offset}}. A ``uri`` is to be taken
-        literally: what looks like percent-encoding in it is part of the file's name. Rows below ``starts`` are gone.
+        "rows", "size_bytes", "raw_bytes", "uri", "archived"}], "events": [{"uri", "rows", "first_position",
+        "end_position", "first_ns", "last_ns", "size_bytes", "archived"}], "starts", "live_from", "ends": {partition:
+        offset}}. A ``uri`` is to be taken literally: what looks like percent-encoding in it is part of the file's name.
+        Rows below ``starts`` are gone.
         """
         found = self.broker.find_topic(namespace, topic)
         manifest, cold = self.core.manifest, self.core.cold
@@ -201,6 +202,8 @@ class Reading:
                     {
                         "uri": place.uri_of(file.path) if place is not None else file.path,
                         "rows": file.rows,
+                        "first_position": file.first_position,
+                        "end_position": file.end_position,
                         "first_ns": file.first_ns,
                         "last_ns": file.last_ns,
                         "size_bytes": file.size_bytes,

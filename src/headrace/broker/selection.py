@@ -32,6 +32,7 @@ _KINDS: Final[dict[str, tuple[type, ...]]] = {
     "key_prefix": (bytes, str),
     "header": (str, Mapping),
     "ids": (Sequence,),
+    "runs": (Sequence,),
     "from_time_ns": (int,),
     "to_time_ns": (int,),
     "min_attempts": (int,),

@@ -73,7 +73,7 @@ def guard_call(
 _CONSUMERS_CALLS = frozenset(
     {"browse", "explain", "group.list", "group.show", "read", "schedule.count", "schedule.list", "schedule.show"}
     | {"stats", "topic.list", "topic.offsets", "topic.show", "trace"}
-    | {"group.commit", "group.position", "log.segments"}
+    | {"group.commit", "group.position", "log.events", "log.segments"}
     | {"lease_batch.extend", "lease_batch.messages", "lease_batch.settle", "lease_batch.show", "lease_batch.take"}
 )
 _PRODUCERS_CALLS = frozenset({"schedule.cancel", "schedule.move", "topic.ensure", "topic.producers"})

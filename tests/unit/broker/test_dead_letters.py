@@ -148,6 +148,8 @@ def test_one_that_was_consumed_and_acked_is_dealt_with(world: World) -> None:
     [
         ({"colour": "red"}, "where has no 'colour'; it can have reason"),
         ({"reason": 3}, "where reason is 3: must be str"),
+        ({"runs": [[0, 1]]}, "is not .partition, first offset, count."),
+        ({"runs": [[0, -1, 2]]}, "is not .partition"),
         ({"ids": ["7"]}, "where ids: must be whole numbers"),
     ],
 )
@@ -155,6 +157,15 @@ def test_a_filter_that_cannot_be(world: World, where: dict[str, Any], wrong: str
     kill(world, [b"a"])
     with pytest.raises(InvalidArgument, match=wrong):
         world.call("dlq.list", topic="orders", where=where)
+
+
+def test_those_that_were_chosen_by_other_means_are_named_by_runs_of_offsets(world: World) -> None:
+    kill(world, [b"%d" % i for i in range(10)])
+    runs = [[0, 1, 3], [0, 8, 1], [1, 0, 9]]
+    assert values(world, runs=runs) == [b"1", b"2", b"3", b"8"]
+    assert world.call("dlq.redrive", topic="dlq/orders", where={"runs": runs})["redriven"] == 4
+    assert world.call("dlq.redrive", topic="dlq/orders", where={"runs": runs})["redriven"] == 0
+    assert values(world) == [b"0", b"4", b"5", b"6", b"7", b"9"]
 
 
 def test_what_does_not_exist(world: World) -> None:
