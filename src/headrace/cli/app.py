@@ -43,6 +43,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "namespace": Entry("headrace.cli.namespace:namespace", "Namespaces, and what each may use."),
     "stats": Entry("headrace.cli.stats:stats", "Counts of topics and groups; --watch shows rates."),
     "doctor": Entry("headrace.cli.doctor:doctor", "Is everything here as a broker needs it?"),
+    "verify": Entry("headrace.cli.verify:verify", "Read every byte of a data directory, and recount the books."),
     "drill": Entry("headrace.cli.drill:drill", "Kill a server again and again, and check that nothing is lost."),
     "token": Entry("headrace.cli.token:token", "Make keys and tokens, and look into them."),
     "completion": Entry("headrace.cli.completion:completion", "Complete commands in bash, zsh or fish."),

@@ -4,6 +4,7 @@ from headrace.journal.contract import Journal, JournalFile, JournalStats
 from headrace.journal.disk import DiskJournal
 from headrace.journal.files import FileLayer, RealFiles
 from headrace.journal.frame import Frame
+from headrace.journal.frozen import FrozenJournal
 from headrace.journal.memory import MemoryJournal
 from headrace.journal.salvage import Finding, salvage, verify
 
@@ -12,6 +13,7 @@ __all__ = [
     "FileLayer",
     "Finding",
     "Frame",
+    "FrozenJournal",
     "Journal",
     "JournalFile",
     "JournalStats",
