@@ -172,6 +172,51 @@ TARGETS: Final[dict[str, tuple[Target, ...]]] = {
             beside="sync 4 KiB p50 us",
         ),
     ),
+    "the broker in your hand": (
+        Target("SDK publish_many, one producer", "sdk/publish_many", "publish_many", at_least=500_000),
+        Target("SDK single publishes, pipelined", "sdk/publisher", "single publishes", at_least=80_000),
+        Target(
+            "SDK, one durable publish, beside a sync and a round trip",
+            "sdk/publish_one",
+            "p50 beside sync and round trip",
+            at_most=1.5,
+            beside="sync 200 B p50 us",
+        ),
+        Target("one durable publish over the network, p50", "sdk/publish_one", "p50", at_most=1_000),
+        Target(
+            "eight threads that wait for each publish",
+            "sdk/publish_threads",
+            "eight threads, one at a time each",
+            at_least=1_300,
+        ),
+        Target("lists of 1, each waited for", "sdk/batch_curve", "lists of 1", at_least=320),
+        Target("lists of 10", "sdk/batch_curve", "lists of 10", at_least=3_000),
+        Target("lists of 50", "sdk/batch_curve", "lists of 50", at_least=15_000),
+        Target("lists of 100", "sdk/batch_curve", "lists of 100", at_least=30_000),
+        Target("lists of 200", "sdk/batch_curve", "lists of 200", at_least=60_000),
+        Target("lists of 500", "sdk/batch_curve", "lists of 500", at_least=130_000),
+        Target("lists of 1,000", "sdk/batch_curve", "lists of 1000", at_least=220_000),
+        Target(
+            "consume and ack one by one, as objects", "sdk/consume", "consume and ack, as it comes", at_least=150_000
+        ),
+        Target("consume and ack as Arrow", "sdk/consume_arrow", "consume and ack as Arrow", at_least=1_000_000),
+        Target("one message of the ready queue, p50", "sdk/receive_one", "p50", at_most=1_000),
+        Target("publish to handler at 2,000/s, durable, p50", "sdk/end_to_end", "p50", at_most=3),
+        Target("the same, p99", "sdk/end_to_end", "p99", at_most=10, beside="sync 200 B p99 us"),
+        Target(
+            "published, delivered and acked in order, 1 partition",
+            "sdk/partitions",
+            "1 partitions, 1 consumers",
+            at_least=5_000,
+        ),
+        Target("the same, 10 partitions", "sdk/partitions", "10 partitions, 10 consumers", at_least=50_000),
+        Target("delivered to 10 groups over the network", "sdk/fanout", "delivered to 10 groups", at_least=100_000),
+        Target("embedded, memory: publish one by one", "embedded/memory", "publish one by one", at_least=200_000),
+        Target("in batches of 1,000", "embedded/memory", "publish in batches of 1,000", at_least=2_000_000),
+        Target("consume with a block each", "embedded/memory", "consume with a block each", at_least=150_000),
+        Target("embedded, disk: publish_many of 1,000", "embedded/disk", "publish_many of 1,000", at_least=1_000_000),
+        Target("embedded, disk: one durable publish, p50", "embedded/disk", "publish one, p50", at_most=1_000),
+    ),
 }
 """By area. Rows of one area stay together and in the order in which they are read."""
 

@@ -112,6 +112,10 @@ class Pending(Protocol):
         """Wait until it is durable; raises what it was refused with."""
         ...
 
+    def done(self) -> bool:
+        """Is it over? Never waits, and sees to it that it will be."""
+        ...
+
 
 class ConsumerPort(Protocol):
     """One consumer of one group on one topic."""

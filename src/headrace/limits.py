@@ -398,6 +398,10 @@ CLIENT_BATCH_BYTES: Final = 4 * MIB
 """Values of one batch that a client makes: half the default frame, so that every server takes it."""
 CLIENT_PREFETCH_DEFAULT: Final = 16
 """Messages a loop over a consumer holds at a time: hides a round trip, and keeps few from other consumers."""
+CLIENT_PREFETCH_GROWN: Final = 512
+"""What a loop with a quick handler asks for at a time: more would not be cheaper, and wait longer."""
+CLIENT_APPETITE_NS: Final = 10 * MILLISECOND_NS
+"""A handler that is through with what it got within this is given more at a time."""
 CLIENT_SETTLE_LINGER_NS: Final = 10 * MILLISECOND_NS
 """How long a single ack may wait for others to travel with."""
 CLIENT_SETTLE_PENDING_MAX: Final = 1_000

@@ -94,6 +94,13 @@ class PendingPublish:
         parts: list[Part] = self._host.finish(self._done)
         return parts
 
+    def done(self) -> bool:
+        journal = self._host.core.journal
+        if journal.durable_position >= self._done.position:
+            return True
+        journal.commit_soon()
+        return False
+
 
 class EmbeddedPort:
     """The broker as the threads of its own process see it."""

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from headrace.calls import AsyncConsumerPort, Settle
+from headrace.client.appetite import Appetite
 from headrace.client.arguments import Duration, error_text, nack_detail, span_ns
 from headrace.client.awaiting import DONE, Done
 from headrace.client.hand import Hand, check_count, order_for, refusal_of
@@ -117,14 +118,14 @@ class Consumer:
     """One consumer of a group; made by ``await topic.consumer(…)``. Any number of tasks may use it."""
 
     def __init__(
-        self, client: Headrace, topic_name: str, group_name: str, name: str, port: AsyncConsumerPort, prefetch: int
+        self, client: Headrace, topic_name: str, group_name: str, name: str, port: AsyncConsumerPort, appetite: Appetite
     ) -> None:
         self.client = client
         self.topic_name = topic_name
         self.group_name = group_name
         self.name = name
         self._port = port
-        self._fetch_size = prefetch - prefetch // 2  # the port holds the other half
+        self.appetite = appetite
         self._loop = asyncio.get_running_loop()
         self._hand: Hand[Delivery] = Hand(self, Delivery)
         self._life = port.life
@@ -147,7 +148,7 @@ class Consumer:
             found = self._next()
             if found is not None:
                 return found
-            await self._fetch(self._fetch_size, CLIENT_ROUND_NS)
+            await self._fetch(self.appetite.next(self._now_ns()), CLIENT_ROUND_NS)
 
     def _next(self) -> Delivery | None:
         if self._port.life != self._life:
@@ -161,7 +162,7 @@ class Consumer:
             found = self._next()
             if found is not None:
                 yield found
-            elif not await self._fetch(self._fetch_size, wait_ns):
+            elif not await self._fetch(self.appetite.next(self._now_ns()), wait_ns):
                 return
 
     async def receive(self, n: int = 1, wait: Duration | None = None) -> list[Delivery]:
@@ -237,7 +238,9 @@ class Consumer:
         if not leased:
             return False
         now_ns = self._now_ns()
+        before = self._hand.waiting
         self._hand.put(leased, now_ns)
+        self.appetite.came(self._hand.waiting - before, now_ns)
         again_ns = self._hand.next_renewal_ns()
         if again_ns is not None:
             self._attend(again_ns - now_ns)

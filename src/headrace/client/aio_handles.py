@@ -10,6 +10,7 @@ from headrace.calls import BY_KEY, AsyncPort
 from headrace.client.administration import BrokerCalls, DeadLetterCalls, GroupCalls, ScheduleCalls, TopicCalls
 from headrace.client.aio_consumer import Consumer, Delivery
 from headrace.client.aio_publisher import Publisher
+from headrace.client.appetite import Appetite
 from headrace.client.arguments import (
     NO_JSON,
     Duration,
@@ -20,7 +21,6 @@ from headrace.client.arguments import (
     Value,
     shown,
     span_ns,
-    whole,
 )
 from headrace.client.awaiting import Opening
 from headrace.client.handles import consumer_name, group_options
@@ -30,7 +30,7 @@ from headrace.client.published import Published, PublishedMany, single_place
 from headrace.client.replay import AsyncReplay, ReplayPlan
 from headrace.client.settling import AtomicOrder, SettledTogether
 from headrace.errors import Closed, InvalidArgument, NotAllowed
-from headrace.limits import CLIENT_PREFETCH_DEFAULT, CLIENT_PUBLISHER_LINGER_NS, CLIENT_WINDOW, PREFETCH_MAX
+from headrace.limits import CLIENT_PUBLISHER_LINGER_NS, CLIENT_WINDOW
 from headrace.names import DEFAULT_GROUP, DEFAULT_NAMESPACE, check_group_name, check_topic_name
 
 if TYPE_CHECKING:
@@ -311,7 +311,7 @@ class Topic(TopicCalls):
         *,
         name: str | None = None,
         lease: Duration | None = None,
-        prefetch: int = CLIENT_PREFETCH_DEFAULT,
+        prefetch: int | None = None,
         start: str | None = None,
         offset: int | None = None,
         offsets: Mapping[int, int] | None = None,
@@ -323,7 +323,7 @@ class Topic(TopicCalls):
         client = self._client
         client._check_open()
         check_group_name(group)
-        whole("prefetch", prefetch, 1, PREFETCH_MAX)
+        appetite = Appetite(prefetch)
         lease_ns = None if lease is None else span_ns("lease", lease)
         if lease_ns == 0:
             raise InvalidArgument(f"lease is {shown(lease)}; a consumer needs time, such as '30s'")
@@ -337,10 +337,10 @@ class Topic(TopicCalls):
                 group,
                 consumer=own,
                 lease_ns=lease_ns,
-                prefetch=prefetch // 2,
+                prefetch=appetite.prefetch // 2,
                 options=options or None,
             )
-            consumer = Consumer(client, self.name, group, own, port, prefetch)
+            consumer = Consumer(client, self.name, group, own, port, appetite)
             client.remember(consumer)
             return consumer
 

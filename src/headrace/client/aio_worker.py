@@ -31,13 +31,20 @@ _log = logging.getLogger("headrace.worker")
 
 class _Worker:
     def __init__(
-        self, handler: Handler, topic: str, group: str, concurrency: int, prefetch: int, options: dict[str, Any]
+        self,
+        handler: Handler,
+        topic: str,
+        group: str,
+        concurrency: int,
+        prefetch: int | None,
+        options: dict[str, Any],
     ) -> None:
         self.handler = handler
         self.topic = topic
         self.group = group
         self.concurrency = concurrency
-        self.prefetch = prefetch
+        self.grows = prefetch is None
+        self.prefetch = min(2 * concurrency, PREFETCH_MAX) if prefetch is None else prefetch
         self.options = options
 
 
@@ -63,13 +70,14 @@ class Workers:
     ) -> Callable[[F], F]:
         """The decorator behind ``client.worker``."""
         whole("concurrency", concurrency, 1, WORKER_CONCURRENCY_MAX)
-        ahead = min(2 * concurrency, PREFETCH_MAX) if prefetch is None else whole("prefetch", prefetch, 1, PREFETCH_MAX)
+        if prefetch is not None:
+            whole("prefetch", prefetch, 1, PREFETCH_MAX)
         given = {**options, **({} if lease is None else {"lease": lease})}
 
         def register(handler: F) -> F:
             if not callable(handler):
                 raise InvalidArgument(f"a worker is a function that takes a delivery, not {handler!r}")
-            self._workers.append(_Worker(handler, topic, group, concurrency, ahead, given))
+            self._workers.append(_Worker(handler, topic, group, concurrency, prefetch, given))
             return handler
 
         return register
@@ -103,6 +111,8 @@ class Workers:
             for worker in self._workers:
                 topic = await self._client.topic(worker.topic)
                 consumer = await topic.consumer(worker.group, prefetch=worker.prefetch, **worker.options)
+                if worker.grows:
+                    consumer.appetite.grow()
                 self._consumers.append(consumer)
                 for _ in range(worker.concurrency):
                     task = asyncio.get_running_loop().create_task(self._work(worker, consumer))

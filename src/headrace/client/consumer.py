@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from headrace.calls import ConsumerPort, Settle
+from headrace.client.appetite import Appetite
 from headrace.client.arguments import Duration, error_text, nack_detail, span_ns
 from headrace.client.hand import Hand, check_count, order_for, refusal_of
 from headrace.client.leased import DeliveryFields, Holding, HoldingRows
@@ -138,7 +139,8 @@ Deliveries: TypeAlias = Delivery | Iterable[Delivery] | ArrowDeliveries
 class Consumer:
     """One consumer of a group; made by ``topic.consumer(…)``. Iterating it waits for ever, and ends with ``close``.
 
-    Any number of threads may use it. ``prefetch`` is how many messages a loop takes at a time.
+    Any number of threads may use it. A loop over it takes more messages at a time the quicker
+    they are handled; ``prefetch`` fixes how many.
 
     >>> import headrace
     >>> with headrace.open(":memory:") as hr:
@@ -151,14 +153,14 @@ class Consumer:
     """
 
     def __init__(
-        self, client: Headrace, topic_name: str, group_name: str, name: str, port: ConsumerPort, prefetch: int
+        self, client: Headrace, topic_name: str, group_name: str, name: str, port: ConsumerPort, appetite: Appetite
     ) -> None:
         self.client = client
         self.topic_name = topic_name
         self.group_name = group_name
         self.name = name
         self._port = port
-        self._fetch_size = prefetch - prefetch // 2  # the port holds the other half
+        self.appetite = appetite
         self._lock = Lock()
         self._hand: Hand[Delivery] = Hand(self, Delivery)
         self._life = port.life
@@ -186,7 +188,7 @@ class Consumer:
                 found = self._hand.next(self._now_ns())
             if found is not None:
                 return found
-            self._fetch(self._fetch_size, CLIENT_ROUND_NS)
+            self._fetch(self.appetite.next(self._now_ns()), CLIENT_ROUND_NS)
 
     def until_idle(self, wait: Duration = 0) -> Iterator[Delivery]:
         """Iterate until nothing has come for ``wait``."""
@@ -195,7 +197,7 @@ class Consumer:
             with self._lock:
                 found = self._hand.next(self._now_ns())
             if found is None:
-                if not self._fetch(self._fetch_size, wait_ns):
+                if not self._fetch(self.appetite.next(self._now_ns()), wait_ns):
                     return
                 continue
             yield found
@@ -273,7 +275,9 @@ class Consumer:
             return False
         now_ns = self._now_ns()
         with self._lock:
+            before = self._hand.waiting
             self._hand.put(leased, now_ns)
+            self.appetite.came(self._hand.waiting - before, now_ns)
             again_ns = self._hand.next_renewal_ns()
         if again_ns is not None:
             self._attend(again_ns, now_ns)

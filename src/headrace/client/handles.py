@@ -21,6 +21,7 @@ from headrace.client.administration import (
     TopicCalls,
     start_argument,
 )
+from headrace.client.appetite import Appetite
 from headrace.client.arguments import (
     NO_JSON,
     Duration,
@@ -31,7 +32,6 @@ from headrace.client.arguments import (
     Value,
     shown,
     span_ns,
-    whole,
 )
 from headrace.client.consumer import Consumer, Delivery
 from headrace.client.keeper import Keeper
@@ -42,7 +42,7 @@ from headrace.client.replay import Replay, ReplayPlan
 from headrace.client.settling import AtomicOrder, SettledTogether
 from headrace.clock import Clock, SystemClock
 from headrace.errors import Closed, InvalidArgument, NotAllowed
-from headrace.limits import CLIENT_PREFETCH_DEFAULT, CLIENT_PUBLISHER_LINGER_NS, CLIENT_WINDOW, PREFETCH_MAX
+from headrace.limits import CLIENT_PUBLISHER_LINGER_NS, CLIENT_WINDOW
 from headrace.names import DEFAULT_GROUP, DEFAULT_NAMESPACE, check_group_name, check_topic_name
 
 if TYPE_CHECKING:
@@ -419,7 +419,7 @@ class Topic(TopicCalls):
         *,
         name: str | None = None,
         lease: Duration | None = None,
-        prefetch: int = CLIENT_PREFETCH_DEFAULT,
+        prefetch: int | None = None,
         start: str | None = None,
         offset: int | None = None,
         offsets: Mapping[int, int] | None = None,
@@ -435,7 +435,7 @@ class Topic(TopicCalls):
         client = self._client
         client._check_open()
         check_group_name(group)
-        whole("prefetch", prefetch, 1, PREFETCH_MAX)
+        appetite = Appetite(prefetch)
         lease_ns = None if lease is None else span_ns("lease", lease)
         if lease_ns == 0:
             raise InvalidArgument(f"lease is {shown(lease)}; a consumer needs time, such as '30s'")
@@ -447,10 +447,10 @@ class Topic(TopicCalls):
             group,
             consumer=own,
             lease_ns=lease_ns,
-            prefetch=prefetch // 2,
+            prefetch=appetite.prefetch // 2,
             options=options or None,
         )
-        consumer = Consumer(client, self.name, group, own, port, prefetch)
+        consumer = Consumer(client, self.name, group, own, port, appetite)
         client.remember(consumer)
         return consumer
 

@@ -106,6 +106,9 @@ class _PendingPublish:
     def result(self, timeout: float | None = None) -> list[Part]:
         return parts_of(self._answer.get(timeout, "a publish"))
 
+    def done(self) -> bool:
+        return self._answer.is_there
+
 
 class NetworkPort:
     """See the head of this file."""

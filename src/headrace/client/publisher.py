@@ -174,14 +174,19 @@ class Publisher:
         """The keeper's visit: send what has waited long enough."""
         with self._lock:
             batch = self._gathering
-            if self._closed or not batch.count:
+            if self._closed:
                 return None
             due_ns = batch.since_ns + self._linger_ns
-            if due_ns > now_ns:
+            if batch.count and due_ns > now_ns:
                 return due_ns
-            if len(self._under_way) >= CLIENT_WINDOW:
-                return now_ns + self._linger_ns  # the publishing thread, or a receipt, will wait; not this one
-            self._send()
+            while self._under_way and _is_done(self._under_way[0]):
+                self._await_oldest()
+            if batch.count:
+                if len(self._under_way) >= CLIENT_WINDOW:
+                    return now_ns + self._linger_ns  # the publishing thread, or a receipt, will wait; not this one
+                self._send()
+            if self._under_way:
+                _is_done(self._under_way[-1])  # a broker in this process syncs when it is asked
             return None
 
     # -- the end -----------------------------------------------------------------------------------------------------
@@ -219,6 +224,10 @@ class Publisher:
         return f"<publisher to {self.topic_name!r}>"
 
 
+def _is_done(batch: _Batch) -> bool:
+    return batch.pending is not None and batch.pending.done()
+
+
 class _Refused:
     """A batch that could not even be sent."""
 
@@ -229,3 +238,6 @@ class _Refused:
 
     def result(self, timeout: float | None = None) -> list[Part]:
         raise self._error
+
+    def done(self) -> bool:
+        return True

@@ -41,18 +41,27 @@ class _Worker:
     """One function and what it consumes."""
 
     def __init__(
-        self, handler: Handler, topic: str, group: str, concurrency: int, prefetch: int, options: dict[str, Any]
+        self,
+        handler: Handler,
+        topic: str,
+        group: str,
+        concurrency: int,
+        prefetch: int | None,
+        options: dict[str, Any],
     ) -> None:
         self.handler = handler
         self.topic = topic
         self.group = group
         self.concurrency = concurrency
-        self.prefetch = prefetch
+        self.grows = prefetch is None
+        self.prefetch = min(2 * concurrency, PREFETCH_MAX) if prefetch is None else prefetch
         self.options = options
         self.consumer: Consumer | None = None
 
     def open(self, client: Headrace) -> Consumer:
         self.consumer = client.topic(self.topic).consumer(self.group, prefetch=self.prefetch, **self.options)
+        if self.grows:
+            self.consumer.appetite.grow()
         return self.consumer
 
 
@@ -93,13 +102,14 @@ class Workers:
     ) -> Callable[[F], F]:
         """The decorator behind ``client.worker``."""
         whole("concurrency", concurrency, 1, WORKER_CONCURRENCY_MAX)
-        ahead = min(2 * concurrency, PREFETCH_MAX) if prefetch is None else whole("prefetch", prefetch, 1, PREFETCH_MAX)
+        if prefetch is not None:
+            whole("prefetch", prefetch, 1, PREFETCH_MAX)
         given = {**options, **({} if lease is None else {"lease": lease})}
 
         def register(handler: F) -> F:
             if not callable(handler):
                 raise InvalidArgument(f"a worker is a function that takes a delivery, not {handler!r}")
-            worker = _Worker(handler, topic, group, concurrency, ahead, given)
+            worker = _Worker(handler, topic, group, concurrency, prefetch, given)
             self._workers.append(worker)
             if self._running:
                 self._start(worker)
