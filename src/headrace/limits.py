@@ -104,6 +104,26 @@ MQTT_RETAINED_BYTES_MAX: Final = 256 * MIB
 """Their payloads and topics together."""
 MQTT_KEPT_BYTES_MAX: Final = 512 * MIB
 """Messages kept for sessions and shared subscriptions, all together; above it what does not fit is dropped."""
+MQTT_LEDGER_FACTS_MAX: Final = 1_000
+"""Facts of sessions in one frame of their journal; a busier round makes several frames."""
+MQTT_LEDGER_FRAME_BYTES: Final = 8 * MIB
+"""And their messages; the next frame begins above it. A single fact is one packet at most."""
+MQTT_LEDGER_FILE_BYTES: Final = 16 * MIB
+"""A file of that journal, which is preallocated, one in reserve: most servers keep few sessions."""
+MQTT_LEDGER_SNAPSHOT_BYTES: Final = 32 * MIB
+"""Written between two snapshots of the sessions, at least: bounds what a start has to read."""
+MQTT_PASSWORDS_CHECKED_MAX: Final = 64
+"""CONNECTs whose password is being checked or waits for it: each check takes tens of milliseconds on purpose."""
+MQTT_PASSWORDS_REMEMBERED_MAX: Final = 10_000
+"""Passwords that were right, remembered by a keyed hash, so that a fleet that reconnects is let in at once."""
+USERS_MAX: Final = 10_000
+"""Entries of a password file."""
+PASSWORD_BYTES_MAX: Final = 1_024
+"""One password; longer ones are refused before they are hashed."""
+USERS_FILE_BYTES_MAX: Final = 16 * MIB
+"""A password file; anything larger is another file given by mistake."""
+WEBSOCKET_FRAME_BYTES_MAX: Final = 2 * MIB
+"""One message of a WebSocket: more than the largest MQTT packet; packets may be split over messages anyway."""
 MQTT_WRITE_BYTES_HIGH: Final = 128 * KIB
 """Written and not yet taken by one subscriber's socket; above it its session collects, and drops by its own limits."""
 MQTT_WRITE_BYTES_LOW: Final = 32 * KIB

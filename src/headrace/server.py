@@ -48,8 +48,10 @@ from headrace.frontends import (
     reload_certificate,
     server_context,
 )
+from headrace.frontends.passwords import PasswordCheck, no_tokens
 from headrace.frontends.tokens import TokenCheck
-from headrace.limits import CONNECTIONS_MAX, DESCRIPTORS_KEPT, SECOND_NS
+from headrace.journal import DiskJournal, Journal
+from headrace.limits import CONNECTIONS_MAX, DESCRIPTORS_KEPT, MQTT_LEDGER_FILE_BYTES, SECOND_NS
 from headrace.shard import Core
 
 __all__ = ["DOORS", "DoorKind", "Server", "run"]
@@ -99,7 +101,8 @@ class Server:
         self.failure: HeadraceError | None = None
         self._asked = frozenset(asked)
         self._tokens = TokenCheck(config.auth) if config.auth.keys and authenticate is None else None
-        self._authenticate = authenticate or self._tokens
+        self._passwords = PasswordCheck(config.auth.passwords) if config.auth.passwords else None
+        self._authenticate = authenticate or self._tokens or (no_tokens if self._passwords is not None else None)
         self._tls: ssl.SSLContext | None = None
         self._stopping = asyncio.Event()
         self._started = False
@@ -168,12 +171,15 @@ class Server:
                         self._authenticate,
                         self._tls,
                         metrics=metrics,
+                        passwords=self._passwords,
+                        open_journal=self._open_journal if config.journal == "disk" else None,
                     )
                 )
                 if metrics is not None:
                     metrics.connections[name] = partial(getattr, door, "connections_count")
             for door in self.doors.values():
                 await door.start()
+            self._join_websockets()
             self._write_ready_file()
         except BaseException:
             for listener in listeners.values():
@@ -185,16 +191,18 @@ class Server:
             _log.info("listening", door=name, address=address)
 
     def reload(self) -> None:
-        """Read the keys and the certificate again; the old ones stay when there is something wrong with the files."""
-        if self._tokens is not None:
-            try:
-                self._tokens.reload()
-            except InvalidArgument as error:
-                _log.error("the keys were not exchanged", reason=error.message)
-            else:
-                _log.info("keys exchanged", keys=self.config.auth.keys)
+        """Read keys, users and the certificate again; the old ones stay when there is something wrong with the files.
+        Doors look again at who is connected."""
+        auth = self.config.auth
+        exchanged = self._exchange("keys", auth.keys, self._tokens)
+        exchanged = self._exchange("users", auth.passwords, self._passwords) or exchanged
+        if exchanged:
+            for door in self.doors.values():
+                look_again = getattr(door, "reload", None)
+                if look_again is not None:
+                    look_again()
         if self._tls is None:
-            if self._tokens is None:
+            if self._tokens is None and self._passwords is None:
                 _log.info("nothing to reload: neither keys nor a certificate are configured")
             return
         try:
@@ -203,6 +211,17 @@ class Server:
             _log.error("the certificate was not exchanged", reason=error.message)
         else:
             _log.info("certificate exchanged", certificate=self.config.tls.certificate)
+
+    def _exchange(self, what: str, file: str, check: TokenCheck | PasswordCheck | None) -> bool:
+        if check is None:
+            return False
+        try:
+            check.reload()
+        except InvalidArgument as error:
+            _log.error(f"the {what} were not exchanged", reason=error.message)
+            return False
+        _log.info(f"{what} exchanged", **{what: file})
+        return True
 
     def _find_doors(self) -> dict[str, MakeDoor]:
         """The doors that are open by configuration and present in this build."""
@@ -233,6 +252,19 @@ class Server:
         gc.collect()
         gc.freeze()  # what recovery built stays: later collections need not look through it
         return core
+
+    def _open_journal(self, name: str) -> Journal:
+        """A journal of a door's own, beside the shard's."""
+        directory = Path(self.config.data_dir) / name
+        directory.mkdir(exist_ok=True)
+        return DiskJournal.open(directory, file_size_bytes=MQTT_LEDGER_FILE_BYTES)
+
+    def _join_websockets(self) -> None:
+        """MQTT over WebSocket comes in by the HTTP port, at /mqtt."""
+        http: Any = self.doors.get("http")
+        mqtt: Any = self.doors.get("mqtt")
+        if http is not None and mqtt is not None:
+            http.upgrades["/mqtt"] = mqtt.websocket
 
     # -- the ready file ------------------------------------------------------------------------------------------------
 

@@ -198,6 +198,34 @@ class Peer:
         self.send(PingReq())
         await self.expect(PingResp)
 
+    async def messages(self, count: int) -> list[Publish]:
+        """So many messages, acknowledged while they come in whatever order the packets are."""
+        found: list[Publish] = []
+        open_ids: set[int] = set()
+        while len(found) < count or open_ids:
+            packet = await self.receive()
+            if isinstance(packet, Publish):
+                found.append(packet)
+                if packet.qos == 1:
+                    self.send(PubAck(packet.packet_id))
+                elif packet.qos == 2:
+                    self.send(PubRec(packet.packet_id))
+                    open_ids.add(packet.packet_id)
+            else:
+                assert isinstance(packet, PubRel), packet
+                self.send(PubComp(packet.packet_id))
+                open_ids.discard(packet.packet_id)
+        return found
+
+    async def nothing_but_messages(self, numbers: set[int]) -> None:
+        """Every message that was on its way, acknowledged; their payloads are numbers."""
+        self.send(PingReq())
+        while not isinstance(packet := await self.receive(), PingResp):
+            assert isinstance(packet, Publish)
+            numbers.add(int(packet.payload))
+            if packet.qos:
+                self.send(PubAck(packet.packet_id))
+
     async def close(self) -> None:
         """Cut, without a word."""
         self.writer.transport.abort()

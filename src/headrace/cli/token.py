@@ -23,6 +23,8 @@ def token() -> None:
     headrace token key --keys keys.json                 make a key (and the file)
     headrace token create --keys keys.json --subject billing --verb consume --topic 'orders/#'
     headrace serve --set auth.keys=keys.json            a server that lets in who has a token
+    headrace token user --users users.json attic --verb publish --topic 'sensors/attic/#'
+    headrace serve --set auth.passwords=users.json      MQTT clients with user name and password as well
     """
 
 
@@ -120,3 +122,51 @@ def inspect(text: str, file: Path | None, issuer: str, audience: str) -> None:
         TokenCheck(AuthConfig(keys=str(file), issuer=issuer, audience=audience)).principal_of(given)
         verdict["good"] = True
     click.echo(msgspec.json.format(msgspec.json.encode(verdict), indent=2).decode())
+
+
+@token.command()
+@click.argument("name", metavar="NAME")
+@click.option(
+    "--users", "file", type=click.Path(path_type=Path), required=True, metavar="FILE", help="The file of users."
+)
+@click.option("--verb", "verbs", multiple=True, type=click.Choice(VERBS), help="May be repeated.")
+@click.option("--namespace", "namespaces", multiple=True, help="May be repeated; default when not given, * for all.")
+@click.option("--topic", "topics", multiple=True, metavar="PATTERN", help="May be repeated; all when not given.")
+@click.option("--certificate", is_flag=True, help="Let in by a client certificate with this common name; no password.")
+@click.option("--password-stdin", is_flag=True, help="Read the password from stdin instead of asking for it.")
+@click.option("--remove", is_flag=True, help="Take the user out.")
+def user(
+    name: str,
+    file: Path,
+    verbs: tuple[str, ...],
+    namespaces: tuple[str, ...],
+    topics: tuple[str, ...],
+    certificate: bool,
+    password_stdin: bool,
+    remove: bool,
+) -> None:
+    """Put a user of MQTT into a file of users (auth.passwords), with a hashed password; or change or remove one."""
+    from headrace.errors import InvalidArgument
+    from headrace.frontends.passwords import hash_password, remove_user, save_user
+
+    if remove:
+        click.echo(f"removed user {name!r} from {file}, which has {remove_user(file, name)} now", err=True)
+        return
+    if not verbs:
+        raise InvalidArgument(f"what may {name!r} do? Say --verb publish, --verb consume or --verb admin")
+    grant: dict[str, Any] = {"verbs": list(verbs)}
+    if namespaces:
+        grant["namespaces"] = list(namespaces)
+    if topics:
+        grant["topics"] = list(topics)
+    entry: dict[str, Any] = {"name": name, "grants": [grant]}
+    if certificate:
+        entry["certificate"] = True
+    else:
+        given = (
+            sys.stdin.readline().rstrip("\r\n")
+            if password_stdin
+            else click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+        )
+        entry["password"] = hash_password(given.encode())
+    click.echo(f"user {name!r} is in {file}, which has {save_user(file, entry)} now", err=True)

@@ -11,24 +11,40 @@ from headrace.config.settings import Setting, check
 from headrace.config.topic import TopicConfig
 from headrace.errors import InvalidArgument
 from headrace.ids import NODE_ID_MAX
-from headrace.limits import HTTP_BODY_BYTES_DEFAULT, HTTP_BODY_BYTES_MAX, SEAL_BEHIND_BYTES, SEAL_SHARE, SECOND_NS
+from headrace.limits import (
+    HTTP_BODY_BYTES_DEFAULT,
+    HTTP_BODY_BYTES_MAX,
+    MQTT_PACKET_BYTES_MAX,
+    MQTT_QUEUE_BYTES_MAX,
+    MQTT_QUEUE_MESSAGES_MAX,
+    MQTT_RECEIVE_MAXIMUM,
+    MQTT_SESSION_EXPIRY_S_MAX,
+    SEAL_BEHIND_BYTES,
+    SEAL_SHARE,
+    SECOND_NS,
+)
 from headrace.names import check_namespace_name
 
 __all__ = [
     "AuthConfig",
+    "ClientCertificates",
     "HttpConfig",
     "JournalBackend",
     "LogConfig",
     "LogFormat",
     "LogLevel",
     "MetricsConfig",
+    "MqttConfig",
     "SealConfig",
     "ServerConfig",
+    "SlowConsumer",
     "TlsConfig",
     "TracingConfig",
 ]
 
 JournalBackend = Literal["disk", "memory"]
+ClientCertificates = Literal["required", "optional"]
+SlowConsumer = Literal["disconnect", "drop"]
 LogFormat = Literal["auto", "console", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -102,6 +118,14 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True):
     key: Annotated[
         str, Setting(Text("a file name", empty=True), "", "its private key, PEM; may stand in the same file")
     ] = ""
+    client_ca: Annotated[
+        str,
+        Setting(Text("a file name", empty=True), "", "authorities of clients' certificates, PEM; none: not asked for"),
+    ] = ""
+    client_certificates: Annotated[
+        ClientCertificates,
+        Setting(Choice("required", "optional"), "", "whether a client may come without one, when client_ca is set"),
+    ] = "required"
 
     def __post_init__(self) -> None:
         check(self)
@@ -112,6 +136,9 @@ class AuthConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     keys: Annotated[
         str, Setting(Text("a file name", empty=True), "", "JSON Web Key set that tokens are checked with; see security")
+    ] = ""
+    passwords: Annotated[
+        str, Setting(Text("a file name", empty=True), "", "users of MQTT with hashed passwords; see security")
     ] = ""
     issuer: Annotated[str, Setting(Text("text"), "", "the iss a token must name")] = "headrace"
     audience: Annotated[str, Setting(Text("text"), "", "the aud a token must name")] = "headrace"
@@ -137,6 +164,43 @@ class HttpConfig(msgspec.Struct, frozen=True, kw_only=True):
     cors_origins: Annotated[
         str, Setting(Text("origins separated by commas", empty=True), "", "web pages that may call; none by default")
     ] = ""
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+class MqttConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The MQTT door."""
+
+    max_packet_bytes: Annotated[
+        int, Setting(Size(1024, 64 * MQTT_PACKET_BYTES_MAX), "max_packet", "largest packet that is read")
+    ] = MQTT_PACKET_BYTES_MAX
+    receive_maximum: Annotated[
+        int, Setting(Whole(1, 65_535), "", "publishes a client may have unanswered; told in CONNACK")
+    ] = MQTT_RECEIVE_MAXIMUM
+    keep_alive_max_ns: Annotated[
+        int,
+        Setting(
+            Duration(0, 65_535 * SECOND_NS),
+            "keep_alive_max",
+            "longest keep alive of a 5.0 client, also of one that asks for none; 0s: as asked",
+        ),
+    ] = 0
+    session_expiry_max_ns: Annotated[
+        int, Setting(Duration(SECOND_NS), "session_expiry_max", "longest a session waits for its client")
+    ] = MQTT_SESSION_EXPIRY_S_MAX * SECOND_NS
+    queue_messages: Annotated[
+        int, Setting(Whole(1, 10_000_000), "", "messages of ordinary topics that wait for one client")
+    ] = MQTT_QUEUE_MESSAGES_MAX
+    queue_bytes: Annotated[int, Setting(Size(1024, 1 << 40), "queue_size", "and their bytes")] = MQTT_QUEUE_BYTES_MAX
+    slow_consumer: Annotated[
+        SlowConsumer,
+        Setting(
+            Choice("disconnect", "drop"),
+            "",
+            "what a client meets for which more waits: its end, or gaps (QoS 0 always)",
+        ),
+    ] = "disconnect"
 
     def __post_init__(self) -> None:
         check(self)
@@ -195,6 +259,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     tls: TlsConfig = TlsConfig()
     auth: AuthConfig = AuthConfig()
     http: HttpConfig = HttpConfig()
+    mqtt: MqttConfig = MqttConfig()
     namespace_quotas: Annotated[
         str,
         Setting(

@@ -27,8 +27,12 @@ from headrace.frontends.access import Authenticate
 from headrace.names import DEFAULT_NAMESPACE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headrace.broker.aio import LoopBroker
     from headrace.broker.metrics import Metrics
+    from headrace.frontends.passwords import PasswordCheck
+    from headrace.journal import Journal
 
 __all__ = ["Door", "DoorSite"]
 
@@ -47,6 +51,10 @@ class DoorSite:
     namespace: str = DEFAULT_NAMESPACE
     metrics: Metrics | None = None
     """None: switched off."""
+    passwords: PasswordCheck | None = None
+    """Users with passwords, for protocols whose clients have those; None: there are none."""
+    open_journal: Callable[[str], Journal] | None = None
+    """A durable record of the door's own, by its name. It may block. None: nothing survives the process."""
 
 
 class Door(Protocol):

@@ -18,6 +18,10 @@ def server_context(config: TlsConfig) -> ssl.SSLContext | None:
     if not config.certificate:
         if config.key:
             raise InvalidArgument(f"tls.key is {config.key}, and tls.certificate is not set; set both, or neither")
+        if config.client_ca:
+            raise InvalidArgument(
+                f"tls.client_ca is {config.client_ca}, and tls.certificate is not set; without TLS nobody shows one"
+            )
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -32,6 +36,20 @@ def reload_certificate(context: ssl.SSLContext, config: TlsConfig) -> None:
 
 
 def _load(context: ssl.SSLContext, config: TlsConfig) -> None:
+    _load_own(context, config)
+    if config.client_ca:
+        try:
+            context.load_verify_locations(config.client_ca)
+        except ssl.SSLError as error:
+            raise InvalidArgument(
+                f"tls.client_ca {config.client_ca}: {error.reason or 'no certificates in PEM form'}"
+            ) from None
+        except OSError as error:
+            raise InvalidArgument(f"tls.client_ca {config.client_ca}: {error.strerror}") from None
+        context.verify_mode = ssl.CERT_REQUIRED if config.client_certificates == "required" else ssl.CERT_OPTIONAL
+
+
+def _load_own(context: ssl.SSLContext, config: TlsConfig) -> None:
     files = config.certificate if not config.key else f"{config.certificate} with key {config.key}"
     try:
         context.load_cert_chain(config.certificate, config.key or None, password=_no_password)

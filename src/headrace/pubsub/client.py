@@ -112,8 +112,10 @@ class Client:
         "link",
         "owner",
         "queues",
+        "received",
         "reserves",
         "rights",
+        "standing_will",
         "state",
         "subscriptions",
         "uid",
@@ -137,8 +139,10 @@ class Client:
         self.leaving: Link | None = None  # a connection that has ended and still waits for answers
         self.waiter: Any = None  # who wants to connect meanwhile
         self.gone_ns = 0
-        self.will: Will | None = None
+        self.standing_will: Will | None = None  # of a connection that stands, when the session lasts
+        self.will: Will | None = None  # of one that has ended, until it is due
         self.will_due_ns = 0
+        self.received: set[int] | None = None  # identifiers of QoS 2 publishes that are noted and not released
         self.kept: dict[int, Pending] = {}
         self.kept_bytes = 0
         self.used: set[int] = set()

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol, cast
 
+from headrace.limits import SECOND_NS
 from headrace.pubsub import facts as f
 from headrace.pubsub.bounds import Bounds
 from headrace.pubsub.client import Client, Held, Link, Pending, QueueHeld, Rights
@@ -38,7 +39,6 @@ from headrace.wire.mqtt import (
 
 __all__ = ["Exchange", "Ledger"]
 
-_SECOND_NS: Final = 1_000_000_000
 _RETAINED_AHEAD: Final = 256
 """Retained messages put into a session that lasts before the client has acknowledged some."""
 _PLAIN: Final[tuple[int, ...]] = ()
@@ -46,6 +46,11 @@ _PLAIN: Final[tuple[int, ...]] = ()
 
 class Ledger(Protocol):
     """Where facts go."""
+
+    @property
+    def has_room(self) -> bool:
+        """False while the disk is full or far behind: nothing should be begun that needs a note."""
+        ...
 
     def note(self, fact: f.Fact) -> None:
         """Write it down; facts noted in one round are one frame."""
@@ -90,15 +95,15 @@ class Exchange:
         self.retained = Retained(self.bounds.retained_messages_max, self.bounds.retained_bytes_max)
         self.kept_bytes = 0
         self.dropped_count = 0
-        self._ledger = ledger
+        self.ledger = ledger
         self._publish_will = publish_will
         self._on_end = on_end
         self._trie: SubscriptionTrie[Client | Share, Held] = SubscriptionTrie()
         self._plans: dict[str, _Plan] = {}
         self._generation = 0
-        self._last_uid = 0
-        self._last_mid = 0
-        self._due: list[tuple[int, int, Client]] = []
+        self.last_uid = 0
+        self.last_mid = 0
+        self.due: list[tuple[int, int, Client]] = []
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
@@ -119,15 +124,16 @@ class Exchange:
         if client is None:
             if len(self.clients) >= self.bounds.sessions_max:
                 return None
-            self._last_uid += 1
-            client = self.clients[client_id] = Client(client_id, self._last_uid, owner, expiry_s)
+            self.last_uid += 1
+            client = self.clients[client_id] = Client(client_id, self.last_uid, owner, expiry_s)
             if client.reserves:
-                self._note(f.Opened(client.uid, client_id, owner, expiry_s, now_ns))
+                client.received = set()
+                self.note(f.Opened(client.uid, client_id, owner, expiry_s, now_ns))
             return client, None
         client.expiry_s = expiry_s
         client.will = None  # it came back before its will was due [MQTT-3.1.3-9]
         state, client.state = client.state, None
-        self._note(f.Resumed(client.uid, expiry_s, now_ns))
+        self.note(f.Resumed(client.uid, expiry_s, now_ns))
         return client, state or SessionState()
 
     def attach(self, client: Client, link: Link, rights: Rights | None, will: Will | None, now_ns: int) -> None:
@@ -135,15 +141,29 @@ class Exchange:
         client.link = link
         client.rights = rights
         if will is not None and client.reserves:
-            self._note(willed(client.uid, will))
+            client.standing_will = will
+            self.note(willed(client.uid, will))
         if rights is not None and client.subscriptions:
             for topic_filter in list(client.subscriptions):
                 if not rights.may_subscribe(topic_filter):
                     self.unsubscribe(client, topic_filter)
+            self._plans.clear()  # made while it was away, when its rights were not asked
         for topic_filter in client.subscriptions or ():
             share = self.shares.get(topic_filter)
             if share is not None:
                 self._serve(share, now_ns)
+
+    def restrict(self, client: Client, state: SessionState, rights: Rights) -> None:
+        """Before a session goes on: what was kept for it and it may no longer read is not sent."""
+
+        def stays(entry: Outbound) -> bool:
+            if entry.message is None or rights.may_read(entry.message.topic):
+                return True
+            self.finished(client, entry.token)
+            return False
+
+        state.inflight = [entry for entry in state.inflight if stays(entry)]
+        state.queued = [entry for entry in state.queued if stays(entry)]
 
     def abandon(self, client: Client, state: SessionState | None, now_ns: int) -> None:
         """The connection ended before it stood."""
@@ -160,6 +180,7 @@ class Exchange:
             return
         client.link = None
         client.backlog = None
+        client.standing_will = None
         client.gone_ns = now_ns
         client.expiry_s = min(event.session_expiry_s, self.bounds.session_expiry_s_max)
         state = link.session.export_state()
@@ -173,15 +194,16 @@ class Exchange:
         client.state = state
         if link.session.unanswered_count:
             client.leaving = link
-        self._note(f.Left(client.uid, client.expiry_s, now_ns))
+        sent_mid = max((entry.token.mid for entry in state.inflight), default=0)
+        self.note(f.Left(client.uid, client.expiry_s, now_ns, sent_mid))
         delay_s = (will.properties or {}).get("will_delay_interval", 0) if will is not None else 0
         if will is not None and delay_s:
             client.will = will
-            client.will_due_ns = now_ns + min(delay_s, client.expiry_s) * _SECOND_NS
-            self._note(willed(client.uid, will, client.will_due_ns))
-            heapq.heappush(self._due, (client.will_due_ns, client.uid, client))
+            client.will_due_ns = now_ns + min(delay_s, client.expiry_s) * SECOND_NS
+            self.note(willed(client.uid, will, client.will_due_ns))
+            heapq.heappush(self.due, (client.will_due_ns, client.uid, client))
         else:
-            self._note(f.Willed(client.uid))
+            self.note(f.Willed(client.uid))
             if will is not None:
                 self._publish_will(client, will, now_ns)
         self._wake_at(client, now_ns)
@@ -208,7 +230,7 @@ class Exchange:
         left = [pending for pending in client.kept.values() if pending.share is not None and pending.qos < 2]
         client.kept.clear()
         if client.reserves:
-            self._note(f.Ended(client.uid))
+            self.note(f.Ended(client.uid))
         for pending in left:  # unsubscribed: they go to the others
             share = pending.share
             if share is not None and share.members:
@@ -268,7 +290,7 @@ class Exchange:
         group, inner = split_share(topic_filter)
         mine[topic_filter] = held
         if client.reserves:
-            self._note(
+            self.note(
                 f.Subscribed(client.uid, topic_filter, held.qos, held.no_local, held.retain_as_published, identifier)
             )
         if group is not None:
@@ -288,6 +310,14 @@ class Exchange:
             )
         return asked.qos
 
+    def take_up(self, client: Client, topic_filter: str, held: Held) -> None:
+        """A subscription that a session had before: nothing is noted, nothing retained is sent."""
+        group, inner = split_share(topic_filter)
+        if group is None:
+            self._trie.add(inner, client, held)
+        else:
+            self._join(client, topic_filter, inner, held)
+
     def _join(self, client: Client, topic_filter: str, inner: str, held: Held) -> None:
         share = self.shares.get(topic_filter)
         if share is None:
@@ -301,7 +331,7 @@ class Exchange:
         if not mine or mine.pop(topic_filter, None) is None:
             return False
         if client.reserves:
-            self._note(f.Unsubscribed(client.uid, topic_filter))
+            self.note(f.Unsubscribed(client.uid, topic_filter))
         group, inner = split_share(topic_filter)
         if group is None:
             self._trie.remove(inner, client)
@@ -325,7 +355,7 @@ class Exchange:
                 if qos and client.reserves:
                     pending = self._keep(client, message, qos, True, ids, None)
                     if pending is not None:
-                        self._note_kept(message, qos, [pending])
+                        self._note_kept(qos, [pending])
                         self._then_send([pending], now_ns)
                 else:
                     session.send_publish(message, qos, now_ns, retain=True, subscription_identifiers=ids)
@@ -341,7 +371,7 @@ class Exchange:
             client.queues = {}
         client.queues[topic_filter] = held
         if client.reserves:
-            self._note(
+            self.note(
                 f.QueueSubscribed(
                     client.uid,
                     topic_filter,
@@ -359,7 +389,7 @@ class Exchange:
         if not client.queues or client.queues.pop(topic_filter, None) is None:
             return False
         if client.reserves:
-            self._note(f.Unsubscribed(client.uid, topic_filter))
+            self.note(f.Unsubscribed(client.uid, topic_filter))
         return True
 
     # -- publishing ----------------------------------------------------------------------------------------------------
@@ -376,6 +406,8 @@ class Exchange:
         """Deliver to everyone who subscribed. The reason code, and whether the answer must wait until all is durable
         (``then``). ``packet_id``: of a QoS 2 publish, whose identifier is in use from here on."""
         waits = False
+        if (qos or retain) and self.ledger is not None and not self.ledger.has_room:
+            return Reason.QUOTA_EXCEEDED, False
         if retain:
             refused, waits = self._retain(message, qos)
             if refused:
@@ -406,11 +438,13 @@ class Exchange:
                 if sent is Sent.QUEUE_FULL:
                     self._overwhelmed(client)
         lasting = origin is not None and packet_id and origin.reserves
+        if lasting and origin is not None and origin.received is not None:
+            origin.received.add(packet_id)
         if keeping is not None:
-            self._note_kept(message, qos, keeping, origin if lasting else None, packet_id)
+            self._note_kept(qos, keeping, origin if lasting else None, packet_id)
             waits = True
         elif lasting and origin is not None:
-            self._note(f.Received(origin.uid, packet_id))
+            self.note(f.Received(origin.uid, packet_id))
             waits = True
         if keeping is not None:
             self._then_send(keeping, now_ns)
@@ -421,14 +455,15 @@ class Exchange:
 
     def release(self, client: Client, packet_id: int) -> bool:
         """PUBREL: the identifier of a QoS 2 publish is free again; whether to wait until that is durable."""
-        if client.reserves:
-            self._note(f.Released(client.uid, packet_id))
+        if client.received is not None:
+            client.received.discard(packet_id)
+            self.note(f.Released(client.uid, packet_id))
         return client.reserves
 
     def recorded(self, client: Client, token: Any) -> bool:
         """PUBREC: the client has a QoS 2 message; whether to wait until that is durable."""
         if isinstance(token, Pending) and client.reserves:
-            self._note(f.Recorded(client.uid, token.mid))
+            self.note(f.Recorded(client.uid, token.mid))
             return True
         return False
 
@@ -439,21 +474,21 @@ class Exchange:
 
     def then(self, callback: Callable[[], None]) -> None:
         """When everything so far is durable."""
-        if self._ledger is None:
+        if self.ledger is None:
             callback()
         else:
-            self._ledger.then(callback)
+            self.ledger.then(callback)
 
     def _retain(self, message: OutgoingMessage, qos: int) -> tuple[int, bool]:
         """Refused with a reason; or done, and whether something was noted."""
         if not message.payload:  # [MQTT-3.3.1-6] [MQTT-3.3.1-7]
             if self.retained.remove(message.topic):
-                self._note(f.Unretained(message.topic))
+                self.note(f.Unretained(message.topic))
                 return 0, True
             return 0, False
         if not self.retained.put(message, qos):
             return Reason.QUOTA_EXCEEDED, False
-        self._note(f.Retained(message_fact(message), qos))
+        self.note(f.Retained(message_fact(message), qos))
         return 0, True
 
     def rights_changed(self) -> None:
@@ -469,7 +504,7 @@ class Exchange:
         for who, held in self._trie.match(topic):
             if isinstance(who, Share):
                 shares.append(who)
-            elif who.rights is None or who.rights.may_read(topic):
+            elif who.rights is None or who.link is None or who.rights.may_read(topic):
                 by_client.setdefault(who, []).append(held)
         seats = []
         for client, several in by_client.items():
@@ -494,12 +529,12 @@ class Exchange:
             if pending is None:
                 return False
             if mid:
-                self._note(f.Handed(mid, share.topic_filter))
-            self._note_kept(message, qos, [pending])
+                self.note(f.Handed(mid, share.topic_filter))
+            self._note_kept(qos, [pending])
             self._then_send([pending], now_ns)
             return True
         if mid:
-            self._note(f.Handed(mid, share.topic_filter))
+            self.note(f.Handed(mid, share.topic_filter))
         link = client.link
         if link is not None:
             token = Pending(0, message, its_qos, False, ids, 0, client, share) if its_qos else None
@@ -521,13 +556,18 @@ class Exchange:
             self.dropped_count += 1
             return False
         if not mid:
-            self._last_mid += 1
-            mid = self._last_mid
-            self._note(f.Kept(mid, message_fact(message), qos, [], [share.topic_filter]))
+            self.last_mid += 1
+            mid = self.last_mid
+            self.note(f.Kept(mid, message_fact(message), qos, [], [share.topic_filter]))
         share.waiting.append(Waiting(mid, message, qos))
         share.waiting_bytes += size
         self.kept_bytes += size
         return True
+
+    def hand_back(self, client: Client, pending: Pending, share: Share, now_ns: int) -> None:
+        """What a member that went away had not acknowledged goes to the others, or waits."""
+        self._finish(client, pending)
+        self._offer(share, pending.message, pending.qos, now_ns)
 
     def _serve(self, share: Share, now_ns: int) -> None:
         """A member is there: what waited is its."""
@@ -536,7 +576,7 @@ class Exchange:
             share.waiting_bytes -= waiting.message.size_bytes
             self.kept_bytes -= waiting.message.size_bytes
             if waiting.message.seconds_left(now_ns) == -1:
-                self._note(f.Handed(waiting.mid, share.topic_filter))
+                self.note(f.Handed(waiting.mid, share.topic_filter))
                 continue
             self._offer(share, waiting.message, waiting.qos, now_ns, waiting.mid)
 
@@ -562,8 +602,8 @@ class Exchange:
             self.dropped_count += 1
             self._overwhelmed(client)
             return None
-        self._last_mid += 1
-        pending = Pending(self._last_mid, message, qos, retain, ids, packet_id, client, share)
+        self.last_mid += 1
+        pending = Pending(self.last_mid, message, qos, retain, ids, packet_id, client, share)
         client.kept[pending.mid] = pending
         client.kept_bytes += size
         self.kept_bytes += size
@@ -571,27 +611,21 @@ class Exchange:
 
     def _note_kept(
         self,
-        message: OutgoingMessage,
         qos: int,
         keeping: list[Pending],
         origin: Client | None = None,
         packet_id: int = 0,
     ) -> None:
-        if self._ledger is None:
-            return
-        targets = [
-            f.Target(p.mid, p.client.uid, p.qos, p.retain, p.packet_id, list(p.identifiers), p.share is not None)
-            for p in keeping
-        ]
-        uid = origin.uid if origin is not None else 0
-        self._note(f.Kept(keeping[0].mid, message_fact(message), qos, targets, [], uid, packet_id if uid else 0))
+        if self.ledger is not None:
+            uid = origin.uid if origin is not None else 0
+            self.note(kept_fact(keeping, qos, uid, packet_id if uid else 0))
 
     def _then_send(self, keeping: list[Pending], now_ns: int) -> None:
-        if self._ledger is None:
+        if self.ledger is None:
             for pending in keeping:
                 self._send(pending, now_ns)
         else:
-            self._ledger.then(lambda: self._send_all(keeping, now_ns))
+            self.ledger.then(lambda: self._send_all(keeping, now_ns))
 
     def _send_all(self, keeping: list[Pending], now_ns: int) -> None:
         for pending in keeping:
@@ -631,7 +665,7 @@ class Exchange:
         client.kept_bytes -= pending.message.size_bytes
         self.kept_bytes -= pending.message.size_bytes
         if client.reserves:
-            self._note(f.Finished(client.uid, pending.mid))
+            self.note(f.Finished(client.uid, pending.mid))
 
     def _overwhelmed(self, client: Client) -> None:
         if self.bounds.cuts_slow_clients and client.link is not None:
@@ -640,17 +674,17 @@ class Exchange:
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def next_due_ns(self) -> int | None:
-        return self._due[0][0] if self._due else None
+        return self.due[0][0] if self.due else None
 
     def on_due(self, now_ns: int) -> None:
         """Sessions that waited long enough, and wills whose delay is over."""
-        while self._due and self._due[0][0] <= now_ns:
-            client = heapq.heappop(self._due)[2]
+        while self.due and self.due[0][0] <= now_ns:
+            client = heapq.heappop(self.due)[2]
             if self.clients.get(client.client_id) is not client or client.link is not None:
                 continue
             if client.will is not None and client.will_due_ns <= now_ns:
                 will, client.will = client.will, None
-                self._note(f.Willed(client.uid))
+                self.note(f.Willed(client.uid))
                 self._publish_will(client, will, now_ns)
             expires_ns = client.expires_at_ns()
             if expires_ns is not None and expires_ns <= now_ns:
@@ -659,11 +693,11 @@ class Exchange:
     def _wake_at(self, client: Client, now_ns: int) -> None:
         expires_ns = client.expires_at_ns()
         if expires_ns is not None:
-            heapq.heappush(self._due, (max(expires_ns, now_ns), client.uid, client))
+            heapq.heappush(self.due, (max(expires_ns, now_ns), client.uid, client))
 
-    def _note(self, fact: f.Fact) -> None:
-        if self._ledger is not None:
-            self._ledger.note(fact)
+    def note(self, fact: f.Fact) -> None:
+        if self.ledger is not None:
+            self.ledger.note(fact)
 
 
 _NEVER: Final = frozenset({Sent.QUEUE_FULL, Sent.TOO_LARGE, Sent.EXPIRED, Sent.DROPPED})
@@ -681,6 +715,16 @@ def _outbound(pending: Pending) -> Outbound:
     return Outbound(
         pending.message, pending.qos, pending.retain, pending.identifiers, pending, pending.packet_id, Stage.QUEUED
     )
+
+
+def kept_fact(keeping: list[Pending], qos: int, origin: int = 0, packet_id: int = 0) -> f.Kept:
+    """One message and all it is kept for."""
+    targets = [
+        f.Target(p.mid, p.client.uid, p.qos, p.retain, p.packet_id, list(p.identifiers), p.share is not None)
+        for p in keeping
+    ]
+    first = keeping[0]
+    return f.Kept(first.mid, message_fact(first.message), qos, targets, [], origin, packet_id)
 
 
 def message_fact(message: OutgoingMessage) -> f.Message:

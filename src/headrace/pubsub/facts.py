@@ -2,7 +2,7 @@
 
 Only what the standard calls session state of sessions that outlive their connection, retained messages and wills makes
 facts; a message for clients that are there and gone makes none. As in the shard, state is a fold over facts
-(``image``): a tag and its field order stay for ever, new fields go to the end with a default.
+(``recovery``): a tag and its field order stay for ever, new fields go to the end with a default.
 
 A frame of the journal is a MessagePack array of facts: what one publish brought about (the message, everyone it is
 kept for, the packet identifier it came under) is in one frame, whole or not at all.
@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 __all__ = [
+    "Counted",
     "Ended",
     "Fact",
     "Finished",
@@ -84,11 +85,12 @@ class Resumed(_Fact, tag=2):
 
 
 class Left(_Fact, tag=3):
-    """Its client is gone."""
+    """Its client is gone; messages up to ``sent_mid`` may have been sent to it."""
 
     uid: int
     expiry_s: int
     at_ns: int
+    sent_mid: int = 0
 
 
 class Ended(_Fact, tag=4):
@@ -192,6 +194,13 @@ class QueueSubscribed(_Fact, tag=16):
     start: str
 
 
+class Counted(_Fact, tag=17):
+    """Numbers that were given and must not be given again; in snapshots, where whoever had them may be gone."""
+
+    last_uid: int
+    last_mid: int
+
+
 Fact: TypeAlias = (
     Opened
     | Resumed
@@ -209,6 +218,7 @@ Fact: TypeAlias = (
     | Willed
     | Handed
     | QueueSubscribed
+    | Counted
 )
 
 _decoder = msgspec.msgpack.Decoder(list[Fact])

@@ -206,6 +206,10 @@ class LoopHost:
         if self.core.snapshot_due() and self._saving is None and not self._closed:
             self._save_snapshot()
 
+    def fail(self, error: HeadraceError) -> None:
+        """A journal beside this one has failed, and so has the server: the same as if it were this one."""
+        self._fail(error)
+
     def _fail(self, error: HeadraceError) -> None:
         if self.failure is not None:
             return

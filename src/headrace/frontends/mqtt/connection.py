@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from headrace import errors, limits
 from headrace.diagnostics import logger
@@ -29,6 +29,7 @@ from headrace.pubsub import Client, Exchange
 from headrace.wire.mqtt import (
     Acked,
     Cause,
+    Connect,
     Connected,
     Disconnected,
     Dropped,
@@ -49,11 +50,29 @@ from headrace.wire.mqtt import (
 if TYPE_CHECKING:
     from headrace.frontends.mqtt.door import MqttDoor
 
-__all__ = ["MqttConnection"]
+__all__ = ["Admission", "MqttConnection"]
 
 _log = logger("mqtt")
 _ROUNDS_MAX: Final = 16
 """Of taking output and reacting to what that set free, in one flush."""
+
+
+class Admission(NamedTuple):
+    """Who was let in, and by what, so that it can be looked at again."""
+
+    principal: Principal | None
+    user: str = ""
+    """The user of a password file; empty: it was a token, or nobody asks."""
+    entry: str = ""
+    """His password's hash; empty: it was a certificate."""
+    token: str = ""
+
+    @property
+    def owner(self) -> str:
+        """Whose sessions are his: a user and a token of the same name are two."""
+        if self.principal is None:
+            return ""
+        return f"user {self.user}" if self.user else self.principal.name
 
 
 class MqttConnection(asyncio.Protocol):
@@ -69,6 +88,7 @@ class MqttConnection(asyncio.Protocol):
         "_paused",
         "_reading",
         "_transport",
+        "admission",
         "client",
         "due_ns",
         "is_nameless",
@@ -86,6 +106,7 @@ class MqttConnection(asyncio.Protocol):
         self._transport: asyncio.Transport = None  # type: ignore[assignment] # set before anything else happens
         self.session = ServerSession(now_ns=door.now_ns(), limits=door.limits)
         self.client: Client | None = None
+        self.admission: Admission | None = None
         self.principal: Principal | None = None
         self.rights: TopicRights | None = None
         self.queues: dict[str, QueueSubscription] | None = None
@@ -244,12 +265,34 @@ class MqttConnection(asyncio.Protocol):
 
     def _on_connected(self, event: Connected) -> None:
         packet, door = event.packet, self._door
-        self.principal = door.authenticate(packet, self._transport)
-        if self.principal is not None:
-            self.rights = door.rights_of(self.principal)
+        password = door.password_of(packet)
+        if password is None:
+            self._let_in(packet, door.authenticate(packet, self._transport))
+        else:
+            door.check_password(packet, password, partial(self._checked, event))
+
+    def _checked(self, event: Connected, answer: Admission | errors.HeadraceError) -> None:
+        """The password was looked at."""
+        if self.session.state is not State.CONNECTING:
+            return  # it went away while it waited
+        try:
+            if isinstance(answer, errors.HeadraceError):
+                raise answer
+            self._let_in(event.packet, answer)
+        except errors.HeadraceError as error:
+            self._refused(event, error)
+        self.react()
+
+    def _let_in(self, packet: Connect, admission: Admission) -> None:
+        door = self._door
+        self.admission = admission
+        principal = self.principal = admission.principal
+        if principal is not None:
+            self.rights = door.rights_of(principal)
+            door.watch_end(self, principal)
         if packet.will is not None:
             self._check_will(packet.will)
-        owner = self.principal.name if self.principal is not None else ""
+        owner = admission.owner
         client_id = packet.client_id or door.fresh_client_id()
         standing = self._exchange.find(client_id)
         if standing is not None and standing.owner != owner:
@@ -286,6 +329,8 @@ class MqttConnection(asyncio.Protocol):
         client, state = found
         if state is not None:
             state.received = list({*state.received, *door.queues.received(client)})
+            if self.rights is not None:
+                exchange.restrict(client, state, self.rights)
         asked = packet.properties or {}
         self.receive_maximum = asked.get("receive_maximum", 0)
         self.is_nameless = not packet.client_id
@@ -309,6 +354,24 @@ class MqttConnection(asyncio.Protocol):
         door.queues.resume(self)
         self.due_ns = 0
         self.react()
+
+    def exchange_principal(self, principal: Principal) -> None:
+        """The same somebody with other rights, perhaps: what he may no longer read is taken from him."""
+        client, rights = self.client, self.rights
+        if rights is None:
+            return
+        self.principal = principal
+        rights.principal = principal
+        rights.forget()
+        self._door.watch_end(self, principal)
+        if client is None:
+            return
+        for topic_filter in list(client.subscriptions or ()):
+            if not rights.may_subscribe(topic_filter):
+                self._exchange.unsubscribe(client, topic_filter)
+        for topic_filter, subscription in list((self.queues or {}).items()):
+            if not rights.may_read(subscription.topic):
+                self._door.unsubscribe_special(self, topic_filter)
 
     # -- messages from the client --------------------------------------------------------------------------------------
 

@@ -6,24 +6,29 @@ import asyncio
 import heapq
 import secrets
 from collections.abc import Callable
-from typing import Any, cast
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, cast
 
 from headrace import errors, limits
 from headrace.batch import encode
 from headrace.calls import BY_KEY
+from headrace.config import MqttConfig
 from headrace.diagnostics import logger
 from headrace.frontends.access import Principal
 from headrace.frontends.doors import DoorSite
 from headrace.frontends.listening import spelled
 from headrace.frontends.mqtt.addresses import ADMIN, QUEUE
 from headrace.frontends.mqtt.administering import Administering
-from headrace.frontends.mqtt.connection import MqttConnection
+from headrace.frontends.mqtt.connection import Admission, MqttConnection
+from headrace.frontends.mqtt.ledger import JournalLedger
 from headrace.frontends.mqtt.queues import Queues
 from headrace.frontends.mqtt.rights import TopicRights
 from headrace.frontends.mqtt.translate import message_of
+from headrace.frontends.mqtt.websocket import WebSocketStream
 from headrace.pubsub import Bounds, Client, Exchange
 from headrace.shard import Done
 from headrace.wire.mqtt import (
+    CodecLimits,
     Connect,
     OutgoingMessage,
     Properties,
@@ -34,6 +39,9 @@ from headrace.wire.mqtt import (
     Subscription,
     Will,
 )
+
+if TYPE_CHECKING:
+    from headrace.frontends.http.request import Request
 
 __all__ = ["MqttDoor"]
 
@@ -52,14 +60,21 @@ class MqttDoor:
         connections_max: int = limits.CONNECTIONS_MAX,
     ) -> None:
         self.site = site
-        self.limits = session_limits or SessionLimits(holds_qos2=True)
+        self.limits = session_limits or _session_limits(site.config.mqtt)
         self.loop = asyncio.get_running_loop()
         self.now_ns = site.broker.core.clock.now_ns
         self.connections: set[MqttConnection] = set()
-        self.exchange = Exchange(bounds, publish_will=self._publish_will, on_end=self._session_ended)
+        self.exchange = Exchange(
+            bounds or _bounds(site.config.mqtt), publish_will=self._publish_will, on_end=self._session_ended
+        )
         self.queues = Queues(site, self.now_ns, self.loop.call_soon)
         self.administering = Administering(site, self.now_ns, self._publish_as)
         self._connections_max = connections_max
+        self._keep_alive_max_s = site.config.mqtt.keep_alive_max_ns // limits.SECOND_NS
+        self._ledger: JournalLedger | None = None
+        self._checkers: ThreadPoolExecutor | None = None
+        self._checking = 0
+        self._ends: list[tuple[int, int, MqttConnection]] = []
         self._refused = 0
         self._server: asyncio.Server | None = None
         self._empty = asyncio.Event()
@@ -83,7 +98,17 @@ class MqttDoor:
     # -- starting and stopping -----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Accept from now on."""
+        """Take up what was before; accept from now on."""
+        open_journal = self.site.open_journal
+        if open_journal is not None:
+            journal = await self.loop.run_in_executor(None, open_journal, "mqtt")
+            try:
+                self._ledger = JournalLedger(journal, self.site.broker.host.fail)
+                self._ledger.recover(self.exchange, self.now_ns())
+            except BaseException:
+                await self.loop.run_in_executor(None, journal.close)
+                raise
+            self.rearm()
         self._server = await self.loop.create_server(
             lambda: MqttConnection(self),
             sock=self.site.listener,
@@ -125,6 +150,11 @@ class MqttDoor:
         for timer in (self._timer, self._sweeper):
             if timer is not None:
                 timer.cancel()
+        if self._checkers is not None:
+            self._checkers.shutdown(wait=False, cancel_futures=True)
+        if self._ledger is not None:
+            ledger, self._ledger = self._ledger, None
+            await ledger.close()
 
     # -- connections ---------------------------------------------------------------------------------------------------
 
@@ -138,6 +168,10 @@ class MqttDoor:
         if self._refused & (self._refused - 1) == 0:
             _log.warning("connections refused", most=self._connections_max, refused=self._refused)
         return False
+
+    def websocket(self, request: Request, transport: asyncio.Transport) -> asyncio.Protocol:
+        """A connection that came in by HTTP and goes on as MQTT over WebSocket."""
+        return WebSocketStream(request, MqttConnection(self))
 
     def gone(self, connection: MqttConnection) -> None:
         self.connections.discard(connection)
@@ -197,6 +231,8 @@ class MqttDoor:
         self._sweeper = self.loop.call_later(limits.MQTT_SWEEP_NS / 1e9, self._sweep)
         self.queues.sweep()
         self.administering.sweep()
+        if self._ends:
+            self._end_expired(self.site.clock.wall_ns())
 
     def rearm(self) -> None:
         """Be woken for whatever comes first."""
@@ -206,13 +242,92 @@ class MqttDoor:
 
     # -- who may come in -----------------------------------------------------------------------------------------------
 
-    def authenticate(self, packet: Connect, transport: asyncio.Transport) -> Principal | None:
-        """The principal behind a CONNECT: the password is a token. Raises what it is refused with."""
+    def authenticate(self, packet: Connect, transport: asyncio.Transport) -> Admission:
+        """Who is behind a CONNECT: a token as password, or a client certificate. Raises what it is refused with."""
+        passwords = self.site.passwords
+        if passwords is not None and packet.password is None:
+            name = _common_name(transport)
+            if name:
+                return Admission(passwords.by_certificate(name), name)
         authenticate = self.site.authenticate
         if authenticate is None:
-            return None
+            return Admission(None)
         token = packet.password.decode("utf-8", "replace") if packet.password is not None else None
-        return authenticate(token, self.site.namespace)
+        if token is None and passwords is not None:
+            raise errors.Unauthenticated("this server wants a user name and a password, or a token as password")
+        return Admission(authenticate(token, self.site.namespace), token=token or "")
+
+    def password_of(self, packet: Connect) -> bytes | None:
+        """The password of a CONNECT, when it is one that takes a while to check."""
+        password = packet.password
+        if self.site.passwords is None or password is None or _is_token(password):
+            return None
+        return password
+
+    def check_password(self, packet: Connect, password: bytes, told: Callable[[Any], None]) -> None:
+        """Tell who a user with a password is, or the refusal: at once when it is remembered, else from a thread."""
+        passwords, name = self.site.passwords, packet.user_name or ""
+        if passwords is None:
+            raise errors.Unauthenticated("this server has no users")
+        known = passwords.remembered(name, password)
+        if known is not None:
+            told(Admission(known, name, passwords.entry_of(name)))
+            return
+        if self._checking >= limits.MQTT_PASSWORDS_CHECKED_MAX:
+            raise errors.Overloaded("too many passwords are being checked; connect again in a moment")
+        self._checking += 1
+        if self._checkers is None:
+            self._checkers = ThreadPoolExecutor(1, "passwords")
+
+        def checked(future: asyncio.Future[str]) -> None:
+            self._checking -= 1
+            if future.cancelled():
+                return
+            error = future.exception()
+            try:
+                if error is not None:
+                    raise error
+                told(Admission(passwords.admit(name, password, future.result()), name, future.result()))
+            except errors.HeadraceError as refusal:
+                told(refusal)
+
+        self.loop.run_in_executor(self._checkers, passwords.verify, name, password).add_done_callback(checked)
+
+    def watch_end(self, connection: MqttConnection, principal: Principal) -> None:
+        """A connection ends with the token it was opened with."""
+        ends_at_ns = getattr(principal, "ends_at_ns", limits.TIME_NS_MAX)
+        if ends_at_ns < limits.TIME_NS_MAX:
+            self._watched += 1
+            heapq.heappush(self._ends, (ends_at_ns, self._watched, connection))
+
+    def _end_expired(self, now_ns: int) -> None:
+        while self._ends and self._ends[0][0] <= now_ns:
+            _, _, connection = heapq.heappop(self._ends)
+            principal = connection.principal
+            if connection in self.connections and getattr(principal, "ends_at_ns", now_ns) <= now_ns:
+                connection.end(Reason.NOT_AUTHORIZED, "the token has ended; connect with a new one")
+
+    def reload(self) -> None:
+        """Keys or users are not what they were: whoever is connected is looked at again, and what he may no longer
+        read is taken away."""
+        for connection in list(self.connections):
+            admission = connection.admission
+            if admission is None or admission.principal is None:
+                continue
+            try:
+                principal = self._again(admission)
+            except errors.HeadraceError as error:
+                connection.end(Reason.NOT_AUTHORIZED, error.message)
+                continue
+            connection.exchange_principal(principal)
+        self.exchange.rights_changed()
+
+    def _again(self, admission: Admission) -> Principal:
+        if admission.user and self.site.passwords is not None:
+            return self.site.passwords.again(admission.user, admission.entry)
+        if self.site.authenticate is None:
+            raise errors.Unauthenticated("this server takes no tokens any more")
+        return self.site.authenticate(admission.token, self.site.namespace)
 
     def rights_of(self, principal: Principal) -> TopicRights:
         return TopicRights(principal, self.site.namespace)
@@ -221,8 +336,9 @@ class MqttDoor:
         return f"auto-{secrets.token_hex(12)}"
 
     def keep_alive_s(self, asked_s: int) -> int | None:
-        """The keep alive in force, None: what was asked."""
-        return None
+        """The keep alive in force, None: what was asked [MQTT-3.2.2-21]."""
+        most_s = self._keep_alive_max_s
+        return most_s if most_s and not 0 < asked_s <= most_s else None
 
     # -- special topics ------------------------------------------------------------------------------------------------
 
@@ -316,6 +432,36 @@ class MqttDoor:
         self.site.broker.publish_then(
             self.site.namespace, self.queues.address(packet.topic).topic, BY_KEY, batch, _log_refusal
         )
+
+
+def _session_limits(config: MqttConfig) -> SessionLimits:
+    return SessionLimits(
+        packet=CodecLimits(packet_bytes_max=config.max_packet_bytes),
+        receive_maximum=config.receive_maximum,
+        queue_messages_max=config.queue_messages,
+        queue_bytes_max=config.queue_bytes,
+        holds_qos2=True,
+    )
+
+
+def _bounds(config: MqttConfig) -> Bounds:
+    return Bounds(
+        session_expiry_s_max=config.session_expiry_max_ns // limits.SECOND_NS,
+        kept_messages_max=config.queue_messages,
+        kept_bytes_max=config.queue_bytes,
+        cuts_slow_clients=config.slow_consumer == "disconnect",
+    )
+
+
+def _is_token(password: bytes) -> bool:
+    return password.startswith(b"ey") and password.count(b".") == 2
+
+
+def _common_name(transport: asyncio.Transport) -> str:
+    """The name on the certificate a client showed (it was checked in the handshake), or nothing."""
+    shown = transport.get_extra_info("peercert") or {}
+    names = [value for part in shown.get("subject", ()) for key, value in part if key == "commonName"]
+    return names[-1] if names else ""
 
 
 def _log_refusal(reply: Any) -> None:
