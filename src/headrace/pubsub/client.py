@@ -110,6 +110,7 @@ class Client:
         "last_packet_id",
         "leaving",
         "link",
+        "opening",
         "owner",
         "queues",
         "received",
@@ -132,6 +133,7 @@ class Client:
         self.expiry_s = expiry_s
         self.reserves = expiry_s > 0
         self.link: Link | None = None
+        self.opening: Link | None = None  # a connection that waits until its beginning is durable
         self.rights: Rights | None = None
         self.subscriptions: dict[str, Held] | None = None
         self.queues: dict[str, QueueHeld] | None = None

@@ -111,11 +111,10 @@ class Exchange:
         return self.clients.get(client_id)
 
     def open(
-        self, client_id: str, owner: str, clean_start: bool, expiry_s: int, now_ns: int
-    ) -> tuple[Client, SessionState | None] | None:
-        """The session for a client that was let in, and what it goes on with; None when there is room for no more.
-
-        Whoever had it before is gone already.
+        self, client_id: str, owner: str, clean_start: bool, expiry_s: int, will: Will | None, now_ns: int
+    ) -> tuple[Client, bool] | None:
+        """The session for a client that was let in, and whether it goes on with an earlier one; None when there is
+        room for no more. It is the client's when it is attached; whoever had it before is gone already.
         """
         client = self.clients.get(client_id)
         if client is not None and (clean_start or not client.expiry_s):
@@ -129,20 +128,23 @@ class Exchange:
             if client.reserves:
                 client.received = set()
                 self.note(f.Opened(client.uid, client_id, owner, expiry_s, now_ns))
-            return client, None
+            self._stand_by(client, will)
+            return client, False
         client.expiry_s = expiry_s
         client.will = None  # it came back before its will was due [MQTT-3.1.3-9]
-        state, client.state = client.state, None
         self.note(f.Resumed(client.uid, expiry_s, now_ns))
-        return client, state or SessionState()
+        self._stand_by(client, will)
+        return client, True
 
-    def attach(self, client: Client, link: Link, rights: Rights | None, will: Will | None, now_ns: int) -> None:
-        """The connection stands. What its principal may no longer read is taken away; what waits for it goes out."""
-        client.link = link
-        client.rights = rights
+    def _stand_by(self, client: Client, will: Will | None) -> None:
         if will is not None and client.reserves:
             client.standing_will = will
             self.note(willed(client.uid, will))
+
+    def attach(self, client: Client, link: Link, rights: Rights | None, now_ns: int) -> None:
+        """The connection stands. What its principal may no longer read is taken away; what waits for it goes out."""
+        client.link = link
+        client.rights = rights
         if rights is not None and client.subscriptions:
             for topic_filter in list(client.subscriptions):
                 if not rights.may_subscribe(topic_filter):
@@ -165,14 +167,17 @@ class Exchange:
         state.inflight = [entry for entry in state.inflight if stays(entry)]
         state.queued = [entry for entry in state.queued if stays(entry)]
 
-    def abandon(self, client: Client, state: SessionState | None, now_ns: int) -> None:
-        """The connection ended before it stood."""
-        client.state = state
+    def abandon(self, client: Client, goes_on: bool, now_ns: int) -> None:
+        """The connection ended before it stood; its will was never in force."""
+        client.opening = None
+        client.standing_will = None
         client.gone_ns = now_ns
-        if state is None:
+        if not goes_on:
             self.end(client, now_ns)
-        else:
-            self._wake_at(client, now_ns)
+            return
+        self.note(f.Willed(client.uid))
+        self.note(f.Left(client.uid, client.expiry_s, now_ns))
+        self._wake_at(client, now_ns)
 
     def disconnected(self, client: Client, link: Link, event: Disconnected, now_ns: int) -> None:
         """A connection has ended; its session is kept, or ends with it."""
@@ -680,7 +685,7 @@ class Exchange:
         """Sessions that waited long enough, and wills whose delay is over."""
         while self.due and self.due[0][0] <= now_ns:
             client = heapq.heappop(self.due)[2]
-            if self.clients.get(client.client_id) is not client or client.link is not None:
+            if self.clients.get(client.client_id) is not client or client.link is not None or client.opening:
                 continue
             if client.will is not None and client.will_due_ns <= now_ns:
                 will, client.will = client.will, None

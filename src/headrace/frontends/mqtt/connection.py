@@ -41,6 +41,7 @@ from headrace.wire.mqtt import (
     Recorded,
     Released,
     ServerSession,
+    SessionState,
     State,
     Subscribed,
     Unsubscribed,
@@ -84,6 +85,7 @@ class MqttConnection(asyncio.Protocol):
         "_door",
         "_ending",
         "_exchange",
+        "_opening",
         "_parting",
         "_paused",
         "_reading",
@@ -114,6 +116,7 @@ class MqttConnection(asyncio.Protocol):
         self.is_nameless = False
         self.peer = ""
         self.due_ns = 0
+        self._opening: tuple[Client, bool] | None = None
         self._parting = False
         self._dirty = False
         self._ending = False
@@ -300,6 +303,9 @@ class MqttConnection(asyncio.Protocol):
         if standing is not None and standing.link is not None:
             standing.link.end_now(Reason.SESSION_TAKEN_OVER, "another connection uses this client id")  # [MQTT-3.1.4-3]
             standing = self._exchange.find(client_id)
+        elif standing is not None and standing.opening is not None:
+            standing.opening.end_now(Reason.SESSION_TAKEN_OVER, "another connection uses this client id")
+            standing = self._exchange.find(client_id)
         if standing is not None and standing.leaving is not None and not packet.clean_start:
             if standing.waiter is not None:
                 raise errors.Overloaded(f"client id {client_id!r} is being connected already")
@@ -321,13 +327,31 @@ class MqttConnection(asyncio.Protocol):
             return  # it went away while it waited
         now_ns = door.now_ns()
         expiry_s = min(session.session_expiry_s, exchange.bounds.session_expiry_s_max)
-        found = exchange.open(client_id, owner, packet.clean_start, expiry_s, now_ns)
+        had_one = exchange.find(client_id) is not None
+        found = exchange.open(client_id, owner, packet.clean_start, expiry_s, packet.will, now_ns)
         if found is None:
             session.refuse(Reason.QUOTA_EXCEEDED, reason_string="there are too many sessions")
             self.touch()
             return
-        client, state = found
-        if state is not None:
+        client, goes_on = found
+        client.opening = self
+        self._opening = client, goes_on
+        accept = partial(self._accept, packet, client, goes_on)
+        if had_one or client.reserves:
+            exchange.then(accept)  # what CONNACK says of the session is so, also after a crash
+        else:
+            accept()
+
+    def _accept(self, packet: Connect, client: Client, goes_on: bool) -> None:
+        """The beginning of the session is durable."""
+        door, session, exchange = self._door, self.session, self._exchange
+        if client.opening is not self:
+            return  # it went away, or another connection has this client id now
+        now_ns = door.now_ns()
+        self._opening = None
+        client_id, state = client.client_id, None
+        if goes_on:
+            state = client.state or SessionState()
             state.received = list({*state.received, *door.queues.received(client)})
             if self.rights is not None:
                 exchange.restrict(client, state, self.rights)
@@ -342,15 +366,16 @@ class MqttConnection(asyncio.Protocol):
             state=state,
             assigned_client_id=None if packet.client_id else client_id,
             server_keep_alive_s=door.keep_alive_s(packet.keep_alive_s),
-            session_expiry_s=expiry_s,
+            session_expiry_s=client.expiry_s,
             properties=said,
         )
         if not accepted:
-            exchange.abandon(client, state, now_ns)
+            exchange.abandon(client, goes_on, now_ns)
             self.touch()
             return
+        client.opening = client.state = None
         self.client = client
-        exchange.attach(client, self, self.rights, packet.will, now_ns)
+        exchange.attach(client, self, self.rights, now_ns)
         door.queues.resume(self)
         self.due_ns = 0
         self.react()
@@ -559,6 +584,10 @@ class MqttConnection(asyncio.Protocol):
     def _on_disconnected(self, event: Disconnected) -> None:
         client = self.client
         if client is None:
+            if self._opening is not None:
+                (client, goes_on), self._opening = self._opening, None
+                if client.opening is self:
+                    self._exchange.abandon(client, goes_on, self._door.now_ns())
             return
         self._door.ended(self, clean=event.cause is Cause.CLIENT)
         self._exchange.disconnected(client, self, event, self._door.now_ns())
