@@ -441,6 +441,7 @@ class Ledger:
     ) -> None:
         now_ns, retry, pid = self.now_ns, group.retry, lease.pid
         retried: list[Entry] = []
+        unsure: list[Entry] = []
         for offset in offsets:
             entry = group.open[pid][offset]
             if entry.fails_most != entry.fails:
@@ -459,6 +460,7 @@ class Ledger:
                 self._die(group, pid, offset, copy.headers["headrace-dead-reason"], error, lease.consumer, deaths)
             elif not group.exact and not group.dead_letters:
                 self._limbo(group, lease, [offset], counted=False)  # it may have died, and left nothing
+                unsure.append(entry)
             elif group.exact and entry.fails > retry.max_retries:
                 self._die(group, pid, offset, "max_retries", error, lease.consumer, deaths)
             elif group.exact and retry.total_timeout_ns and now_ns - entry.first_ns >= retry.total_timeout_ns:
@@ -475,6 +477,8 @@ class Ledger:
                 retried.append(entry)
         if retried and group.fifo:
             self._take_back(group, pid, min(entry.rank for entry in retried), own)
+        if unsure and group.fifo:
+            self._maybe_take_back(group, pid, min(entry.rank for entry in unsure), own)
 
     def _no_room_to_die(self, group: Group, entry: Entry) -> bool:
         """On a full disk a dead letter may find no room: then its message stays leased, over though it is."""
@@ -498,6 +502,13 @@ class Ledger:
             if entry.state == LEASED and entry.rank > rank and (entry.lease, offset) not in own:
                 self._leave_lease(entry, offset)
                 entry.state = READY
+
+    def _maybe_take_back(self, group: Group, pid: int, rank: tuple[int, int, int], own: Any) -> None:
+        """The same behind one that may have gone back and may have died."""
+        for offset, entry in group.open[pid].items():
+            lease = self.leases.get(entry.lease)
+            if entry.state == LEASED and lease is not None and entry.rank > rank and (lease.uid, offset) not in own:
+                self._limbo(group, lease, [offset], counted=False)
 
     @staticmethod
     def _backoff_ns(group: Group, attempt: int) -> int:
