@@ -1,6 +1,7 @@
 """Who gets what, when: the pure core. Start reading at states.py, then decide.py and evolve.py."""
 
 from headrace.delivery.backlog import Backlog, Lease, Try
+from headrace.delivery.books import Books, books_of
 from headrace.delivery.commands import (
     Bury,
     Cancel,
@@ -97,6 +98,7 @@ __all__ = [
     "Assigned",
     "Backlog",
     "BackoffEnded",
+    "Books",
     "Bucket",
     "Bury",
     "Cancel",
@@ -174,6 +176,7 @@ __all__ = [
     "Trimmed",
     "Try",
     "backoff_ns",
+    "books_of",
     "decide",
     "decode_facts",
     "encode_facts",

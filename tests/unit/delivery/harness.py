@@ -52,7 +52,20 @@ from headrace.errors import HeadraceError
 from headrace.journal import Journal, MemoryJournal
 from headrace.shard.core import FACTS, Core
 
-__all__ = ["DAY", "HOUR", "MINUTE", "MS", "START_NS", "Delivery", "S", "Stage", "plain", "retry", "settings_of"]
+__all__ = [
+    "DAY",
+    "HOUR",
+    "MINUTE",
+    "MS",
+    "START_NS",
+    "Delivery",
+    "S",
+    "Stage",
+    "after",
+    "plain",
+    "retry",
+    "settings_of",
+]
 
 MS = 1_000_000
 S = 1_000 * MS
@@ -97,6 +110,11 @@ def plain(message: str | Message) -> Message:
     if isinstance(message, Message):
         return message
     return Message(message.encode(), key=message[0].encode() if message[0].isupper() else None)
+
+
+def after(value: str, delay_ns: int, key: str | None = None, priority: int = 5) -> Message:
+    """A message with a delay."""
+    return Message(value.encode(), key=key.encode() if key else None, delay_ns=delay_ns, priority=priority)
 
 
 class Stage:

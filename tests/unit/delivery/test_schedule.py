@@ -7,11 +7,7 @@ import pytest
 from headrace.batch import Message
 from headrace.delivery import State, snapshot
 from headrace.errors import InvalidArgument, UnknownTopic
-from unit.delivery.harness import DAY, HOUR, MINUTE, MS, S, Stage
-
-
-def after(value: str, delay_ns: int, key: str | None = None, priority: int = 5) -> Message:
-    return Message(value.encode(), key=key.encode() if key else None, delay_ns=delay_ns, priority=priority)
+from unit.delivery.harness import DAY, HOUR, MINUTE, MS, S, Stage, after
 
 
 @pytest.mark.feature("F097", "F099", "F100")
