@@ -206,7 +206,8 @@ class Lease:
     at_ns: int
     deadline_ns: int
     later: dict[int, int] = field(default_factory=dict)
-    unsure: bool = False  # its partition has moved: it may have been taken back
+    moved_ns: int = 0  # when its partition may first have moved; some time later it may be taken back
+    unsure: bool = False  # that time is over
 
     def deadline_of(self, offset: int) -> int:
         return self.later.get(offset, self.deadline_ns)
@@ -282,7 +283,7 @@ class Group:
         self.held: set[tuple[int, bytes]] = set()
         self.paused_until: int | None = None
         self.members: set[str] = set()
-        self.moved_ns = -(1 << 62)
+        self.heard: dict[str, int] = {}  # members, and when they last said something
 
     def wants(self, message: Message) -> bool:
         if message.only_gid >= 0 and message.only_gid != self.gid:
@@ -375,10 +376,11 @@ class Ledger:
         for group in self.groups.values():
             if group.paused_until is not None and 0 < group.paused_until <= now_ns:
                 group.paused_until = None
-            if not group.exact and now_ns >= group.moved_ns + HANDOVER_NS:
-                for lease in [each for each in self.leases.values() if each.gid == group.gid]:
-                    if lease.at_ns <= group.moved_ns:
-                        lease.unsure = True
+            if not group.exact:
+                self._miss_the_silent(group)
+        for lease in self.leases.values():
+            if not self.groups[lease.gid].exact and lease.moved_ns and now_ns >= lease.moved_ns + HANDOVER_NS:
+                lease.unsure = True
         for partition in self.partitions.values():
             for offset in sorted(partition.scheduled):
                 message = partition.log[offset]
@@ -773,10 +775,26 @@ class Ledger:
         for given in event.given:
             self._grant(group, command.consumer, given, lease_ns)
 
+    def _move_partitions(self, group: Group, at_ns: int) -> None:
+        for lease in self.leases.values():
+            if lease.gid == group.gid and not lease.moved_ns:
+                lease.moved_ns = max(at_ns, lease.at_ns)
+
+    def _miss_the_silent(self, group: Group) -> None:
+        """A member that says nothing and holds nothing is gone some time after; when exactly is not promised."""
+        busy = {lease.consumer for lease in self.leases.values() if lease.gid == group.gid}
+        for consumer, heard_ns in list(group.heard.items()):
+            if self.now_ns >= heard_ns + SILENCE_NS:
+                self._move_partitions(group, heard_ns + SILENCE_NS)
+                if consumer not in busy and self.now_ns > heard_ns + 3 * SILENCE_NS:
+                    del group.heard[consumer]
+
     def _heard(self, group: Group, consumer: str) -> None:
+        if consumer not in group.heard:
+            self._move_partitions(group, self.now_ns)
+        group.heard[consumer] = self.now_ns
         if consumer not in group.members:
             group.members.add(consumer)
-            group.moved_ns = self.now_ns
             if len(group.members) > 1:
                 group.exact = False
                 for entries in group.open.values():
@@ -1211,7 +1229,8 @@ class Ledger:
                 self._fail(group, lease, offsets, "disconnect", "", 0, deaths, own)
         if command.consumer in group.members:
             group.members.discard(command.consumer)
-            group.moved_ns = self.now_ns
+            group.heard.pop(command.consumer, None)
+            self._move_partitions(group, self.now_ns)
         if not group.durable and not group.members:
             deaths[:] = [death for death in deaths if death.gid != group.gid]
             self._drop_group(group)

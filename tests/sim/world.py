@@ -307,8 +307,9 @@ class World:
         if self.twin is None:
             return
         full = done is not None and isinstance(done.reply, HeadraceError) and done.reply.code == "storage_full"
-        if full or self.twin_left <= 0 or self.now_ns() - self.twin_ns >= SILENCE_NS // 2:
-            # (A restored shard has heard of its members when it began.)
+        silent = any(isinstance(fact, d.Left) for fact in facts) and not isinstance(command, d.Leave)
+        if full or silent or self.twin_left <= 0 or self.now_ns() - self.twin_ns >= SILENCE_NS // 2:
+            # (A restored shard has heard of its members when it began: it has more patience with them.)
             self.twin = None
             return
         self.twin_left -= 1

@@ -51,7 +51,7 @@ def decide_bury(state: State, command: Bury, now_ns: int) -> Outcome:
     copies: dict[int, tuple[Topic, list[tuple[f.Died, Message]]]] = {}  # dead-letter partition -> what goes there
     created: dict[tuple[str, str], int] = {}
     died: list[f.Died] = []
-    deaths = _with_followers(state, command.deaths)
+    deaths = _with_followers(state, command.deaths, now_ns)
     if command.contents is None:
         return Outcome([], needs=[(death.pid, death.offset) for death in deaths])
     for death in deaths:
@@ -83,8 +83,11 @@ def decide_bury(state: State, command: Bury, now_ns: int) -> Outcome:
     return Outcome(facts, died, batches)
 
 
-def _with_followers(state: State, deaths: Sequence[Death]) -> list[Death]:
-    """Where on_dead is "follow", the messages of the same key go with the one that died, behind it."""
+def _with_followers(state: State, deaths: Sequence[Death], now_ns: int) -> list[Death]:
+    """Where on_dead is "follow", the messages of the same key go with the one that died, behind it.
+
+    Lifetimes come first: who has outlived its own stays, and expires as soon as that is looked at.
+    """
     everything: list[Death] = []
     following: set[tuple[int, int, int]] = set()
     for death in deaths:
@@ -94,7 +97,8 @@ def _with_followers(state: State, deaths: Sequence[Death]) -> list[Death]:
             continue
         for offset in backlog.followers(death.offset):
             # Two of a key die together where they were handed out before order was by key.
-            if (death.gid, death.pid, offset) not in following:
+            over = backlog.partition.lifetime_over(offset, now_ns)
+            if not over and (death.gid, death.pid, offset) not in following:
                 following.add((death.gid, death.pid, offset))
                 everything.append(Death(death.gid, death.pid, 0, offset, "followed", death.error))
     return everything

@@ -137,6 +137,7 @@ class Core:
         self.snapshot_saved = 0  # the position of the newest snapshot that is on the disk
         self._recover()
         self.clock = SteadyClock(clock, self.state.now_ns)
+        self._hear_members_anew()
 
     # -- commands ------------------------------------------------------------------------------------------------
 
@@ -415,6 +416,12 @@ class Core:
         finally:
             if enabled:
                 gc.enable()
+
+    def _hear_members_anew(self) -> None:
+        """Nobody was silent because we were away."""
+        now_ns = self.clock.now_ns()
+        for group in self.state.groups.values():
+            group.members = dict.fromkeys(group.members, now_ns)
 
     def _fold_frame(self, frame: Frame) -> None:
         try:

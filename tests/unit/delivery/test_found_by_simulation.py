@@ -8,7 +8,7 @@ import pytest
 
 from headrace.batch import Message, encode
 from headrace.clock import ManualClock
-from headrace.config import GroupConfig, TopicConfig
+from headrace.config import GroupConfig, RetryConfig, TopicConfig
 from headrace.delivery import CreateGroup, CreateTopic, LeaseUpTo, Publish, Receipts, SettleMany
 from headrace.journal import MemoryJournal
 from headrace.shard.core import Core
@@ -77,3 +77,32 @@ def test_a_message_tried_again_at_once_is_not_in_two_places_where_order_is_by_pa
     (again,) = shard.lease()
     assert again.first == 0
     assert shard.offsets() == [1]
+
+
+def test_who_has_outlived_its_lifetime_does_not_follow_a_dead_message() -> None:
+    shard = Shard(on_dead="follow", retry=RetryConfig(max_retries=0), message_ttl_ns=20 * S)
+    shard.publish(Message(b"A1", key=b"A", ttl_ns=3600 * S), Message(b"A2", key=b"A"))
+    assert shard.offsets(1) == [0]
+    shard.publish(Message(b"A3", key=b"A", ttl_ns=3600 * S))
+    shard.wait(31 * S)
+    (backlog,) = shard.core.state.groups[1].backlogs.values()
+    assert list(backlog.dead) == [0, 2]
+    assert list(backlog.expired) == [1]
+    dead_letters = shard.core.state.by_name["default", "dlq/t"].partitions[0]
+    assert dead_letters.end == 2
+
+
+@pytest.mark.feature("F091")
+def test_nobody_was_silent_because_the_shard_was_away() -> None:
+    shard = Shard(ordering="partition")
+    shard.do(LeaseUpTo(1, "c", 1))
+    shard.wait(20 * S)
+    shard.do(LeaseUpTo(1, "c", 1))
+    shard.wait(20 * S)
+    shard.clock.advance(3600 * S)
+    again = shard.rebuilt()
+    again.tick()
+    assert again.state.groups[1].consumers() == ["c"]
+    shard.clock.advance(31 * S)
+    again.tick()
+    assert again.state.groups[1].consumers() == []
