@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 from bisect import bisect_left
 from collections.abc import Callable
+from errno import ENOSPC
 from random import Random
 from typing import Any, Final
 
@@ -170,6 +171,7 @@ class World:
             frames.append(position)
 
         self.core.observer = observe
+        calls = self.disk.calls if self.disk is not None else 0
         try:
             done = run(self.core, command)
         except StorageFailed as error:
@@ -177,6 +179,8 @@ class World:
         except PowerCut as error:
             raise Stopped("cut") from error
         end = self.journal.end_position
+        if self._found_no_room(calls):
+            self.full_until_ns = now_ns + STORAGE_RETRY_NS
         if self.story is not None:
             self._narrate(command, done, facts)
         event = Event(
@@ -361,6 +365,12 @@ class World:
 
     def _is_full(self) -> bool:
         return self.disk is not None and self.disk.room_total_bytes != ROOM_BYTES
+
+    def _found_no_room(self, since: int) -> bool:
+        """Whether a call found no room although there was some: for a moment, as quotas and snapshots do."""
+        if self.disk is None:
+            return False
+        return any(since < call <= self.disk.calls for call, fault in self.disk.faults.items() if fault.error == ENOSPC)
 
     def free_disk(self) -> None:
         if self.disk is not None:

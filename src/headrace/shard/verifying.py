@@ -154,7 +154,7 @@ def _balance(backlog: Backlog, report: Report) -> None:
 
 
 def _snapshot(core: Core, report: Report) -> None:
-    """Where the journal still goes back to the beginning, the newest snapshot has to say what the facts before it say."""
+    """Where the journal goes back to the beginning, the newest snapshot has to say what the facts before it say."""
     saved = core.journal.load_snapshot()
     if saved is None or core.journal.first_position:
         return
