@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from inspect import signature
 from typing import Any
 
-from headrace.broker.broker import Broker, start_of
+from headrace.broker.broker import Broker, by_partition, start_of
 from headrace.broker.dead_letters import DeadLetters
 from headrace.broker.history import History
 from headrace.broker.lease_batches import LeaseBatches
@@ -288,7 +288,7 @@ class Administration:
     ) -> Done:
         """Start the group over at ``start``; with ``stops`` or ``stop_time_ns`` it stops there."""
         found = self.broker.find_group(namespace, topic, group)
-        by_index = {int(index): stop for index, stop in stops.items()} if stops is not None else None
+        by_index = by_partition("stops", stops) if stops is not None else None
         done = self.broker.execute(Seek(found.gid, start_of(start), by_index, stop_time_ns))
         return Done(self._group_info(found), done.position)
 

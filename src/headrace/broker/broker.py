@@ -475,9 +475,23 @@ def start_of(given: Any) -> Start:
     if isinstance(given, Mapping):
         if isinstance(given.get("time_ns"), int):
             return Start(time_ns=given["time_ns"])
-        offsets = given.get("offsets")
-        if isinstance(offsets, Mapping) and all(isinstance(offset, int) for offset in offsets.values()):
-            return Start(offsets={int(index): offset for index, offset in offsets.items()})
+        if given.get("offsets") is not None:
+            return Start(offsets=by_partition("offsets", given["offsets"]))
     raise InvalidArgument(
         f'a start of {given!r}: must be "earliest", "latest", {{"offsets": {{"0": 42}}}} or {{"time_ns": …}}'
     )
+
+
+def by_partition(what: str, given: Any) -> dict[int, int]:
+    """Offsets by partition number, which is text where a door speaks JSON.
+
+    >>> by_partition("offsets", {"0": 42, 1: 7})
+    {0: 42, 1: 7}
+    """
+    found: dict[int, int] = {}
+    for index, offset in given.items() if isinstance(given, Mapping) else [(given, None)]:
+        number = str(index)
+        if not (number.isascii() and number.isdigit()) or type(offset) is not int or offset < 0:
+            raise InvalidArgument(f'{what}: {index!r}: {offset!r}; offsets are by partition, such as {{"0": 42}}')
+        found[int(number)] = offset
+    return found

@@ -184,10 +184,10 @@ async def stats(request: Request, given: shapes.StatsQuery) -> Any:
     async def read() -> Any:
         return spoken(await request.call("stats", namespace=namespace, topic=topic))
 
+    interval_ns = max(span_ns("interval", given.interval), limits.HTTP_STATS_INTERVAL_NS_MIN)
     first = await read()
     if EVENTS not in request.headers.get(b"accept", b"").lower():
         return first
-    interval_ns = max(span_ns("interval", given.interval), limits.HTTP_STATS_INTERVAL_NS_MIN)
     stopped = asyncio.Event()
     request.on_gone = stopped.set
     with opened_stream(request):

@@ -35,6 +35,7 @@ from headrace.frontends.http.reading import query_of
 from headrace.frontends.http.request import Request
 from headrace.frontends.http.routes import Route, namespaced
 from headrace.ids import parse_id
+from headrace.names import check_namespace_name, check_topic_name
 
 __all__ = ["ROUTES", "HandedOut"]
 
@@ -79,8 +80,8 @@ async def enqueue(request: Request, given: list[Enqueued]) -> Any:
     places: dict[tuple[str, str], list[int]] = {}
     for index, item in enumerate(given):
         places.setdefault((item.namespace, item.topic), []).append(index)
-    for namespace, topic in places:
-        request.authorise("publish", namespace, topic)
+    for namespace, topic in places:  # all of them before anything is stored
+        request.authorise("publish", check_namespace_name(namespace), check_topic_name(topic))
     traceparent = traceparent_of(request)
     batches = {
         where: encode([_message(given[index], traceparent) for index in found]) for where, found in places.items()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterator
+from datetime import datetime
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from urllib.parse import parse_qsl
@@ -88,9 +89,16 @@ def query_of(query: bytes, kind: type[Given]) -> Given:
                 raise InvalidArgument(f"the query has {name!r} twice; give it once")
             given[name] = value
     try:
-        return msgspec.convert(given, kind, strict=False)
+        found = msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
         raise InvalidArgument("query: " + _said(str(error), kind)) from None
+    for name, value in given.items():  # what msgspec would also take where everything is text
+        meant = getattr(found, name)
+        if meant is None:
+            raise InvalidArgument(f"query: {name} is {value[:80]!r}; leave it out, or give it a value")
+        if isinstance(meant, datetime) and ":" not in value:
+            raise InvalidArgument(f"query: {name} is {value[:80]!r}; write RFC 3339, such as 2030-01-31T12:00:00Z")
+    return found
 
 
 def _said(message: str, kind: Any) -> str:

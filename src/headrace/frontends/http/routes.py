@@ -21,6 +21,7 @@ from headrace.errors import Malformed
 from headrace.frontends.access import Verb
 from headrace.frontends.http.answers import Declined
 from headrace.frontends.http.reading import JsonReader, inflated, query_of
+from headrace.names import check_namespace_name
 
 if TYPE_CHECKING:
     from headrace.frontends.http.request import Request
@@ -177,6 +178,8 @@ class Routes:
             node = following
         if not node.methods:
             raise _nowhere(path)
+        if "namespace" in names:
+            check_namespace_name(names["namespace"])
         return Place(node.methods, names)
 
 

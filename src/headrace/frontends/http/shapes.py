@@ -60,11 +60,16 @@ Settings = Annotated[
 Limit = Annotated[int, Meta(ge=1, le=limits.BROWSE_MESSAGES_MAX)]
 
 
+PartitionNumber = Annotated[str, Meta(pattern="^[0-9]{1,4}$")]
+"""Names in JSON are text."""
+Offset = Annotated[int, Meta(ge=0, lt=1 << 62)]
+
+
 class StartAt(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A place in time or in the log."""
 
     time: Instant | None = None
-    offsets: Annotated[dict[str, int], Meta(description="By partition.")] | None = None
+    offsets: Annotated[dict[PartitionNumber, Offset], Meta(description="By partition.")] | None = None
 
 
 Start = Literal["earliest", "latest"] | StartAt
@@ -338,7 +343,10 @@ class Seek(Shape):
     """Start a group over; with ``until`` or ``until_time`` it stops there."""
 
     start: Start = "earliest"
-    until: Annotated[dict[str, int], Meta(description="By partition, the first offset not to deliver.")] | None = None
+    until: (
+        Annotated[dict[PartitionNumber, Offset], Meta(description="By partition, the first offset not to deliver.")]
+        | None
+    ) = None
     until_time: Instant | None = None
 
 
