@@ -18,6 +18,7 @@ from headrace.broker.lease_batches import LeaseBatches
 from headrace.broker.messages import message_info
 from headrace.broker.positions import Positions
 from headrace.broker.reading import Reading
+from headrace.broker.replays import Replays
 from headrace.broker.schedules import Schedules
 from headrace.broker.tracing import Tracing
 from headrace.config import NamespaceConfig, differences, to_plain, with_settings
@@ -78,10 +79,12 @@ class Administration:
         }
         self.tracing = Tracing(broker)
         self.reading = Reading(broker)
+        history = History(broker)
         for room in (
             self.tracing,
             self.reading,
-            History(broker),
+            history,
+            Replays(broker, history),
             Schedules(broker),
             DeadLetters(broker),
             LeaseBatches(broker),

@@ -21,12 +21,13 @@ from headrace.batch import Batch
 from headrace.broker.broker import Broker
 from headrace.broker.messages import message_info
 from headrace.broker.portions import Work, portioned
+from headrace.broker.redriving import Pending, Run, redriven
 from headrace.broker.scanning import scanned
-from headrace.broker.selection import Tally, check_where, content_test
-from headrace.delivery import Partition, Purge, Redrive, Topic, span_of
+from headrace.broker.selection import check_where, content_test
+from headrace.delivery import Partition, Purge, Topic, span_of
 from headrace.delivery.burying import origin_of, without_marks
 from headrace.errors import InvalidArgument, UnknownTopic
-from headrace.limits import BROWSE_MESSAGES_MAX, REDRIVE_PORTION_BYTES, REDRIVE_PORTION_MESSAGES, SECOND_NS
+from headrace.limits import BROWSE_MESSAGES_MAX
 from headrace.names import DEAD_LETTERS_PREFIX, DEFAULT_GROUP
 from headrace.shard.core import Done
 
@@ -45,10 +46,6 @@ _WHERE: Final = (
     "from_time_ns",
     "to_time_ns",
 )
-_RATE_STEPS: Final = 10
-"""Portions a second at most when there is a rate: smooth enough for whoever works on what comes back."""
-_SAMPLE: Final = 10
-"""Ids a report shows."""
 Letter = Callable[[int, Batch, int, Mapping[str, str]], bool]
 
 
@@ -119,19 +116,16 @@ class DeadLetters:
         At most ``rate`` a second. {"matched", "redriven", "left", "to", "dry_run", "by_reason", "by_error", "by_group",
         "sample": ids}; ``left``: those that could not go back, because where they came from is gone.
         """
-        if rate is not None and not rate > 0:
-            raise InvalidArgument(f"rate {rate}: messages a second, above 0")
+        run = Run(rate, ("reason", "error", "group"), dry_run, topic=topic, to=to)
         target = None
         if to is not None and not dry_run:
             target = self.broker.topic(namespace, to).tid
-        run = _Run(topic, to, dry_run)
-        most = (
-            REDRIVE_PORTION_MESSAGES if rate is None else max(1, min(REDRIVE_PORTION_MESSAGES, int(rate / _RATE_STEPS)))
-        )
-        pending: list[tuple[int, int]] = []  # offset, size
+        pending: Pending = []
 
         def found(offset: int, batch: Batch, index: int, origin: Mapping[str, str]) -> bool:
-            run.count(batch, index, origin)
+            run.count(batch, index)
+            for name, tally in run.tallies.items():
+                tally.add(origin.get(name, ""))
             pending.append((offset, len(batch.value_view(index))))
             return True
 
@@ -139,32 +133,12 @@ class DeadLetters:
             for wait in self._scan(partition, topic, where, found):
                 if dry_run:
                     pending.clear()
-                yield from self._drive(partition, pending, target, run, most, rate)
+                yield from redriven(self.broker, partition, pending, run, tid=target)
                 yield wait
             if not dry_run:
-                yield from self._drive(partition, pending, target, run, most, rate)
+                yield from redriven(self.broker, partition, pending, run, tid=target)
             pending.clear()
         return run.report()
-
-    def _drive(
-        self,
-        partition: Partition,
-        pending: list[tuple[int, int]],
-        target: int | None,
-        run: _Run,
-        most: int,
-        rate: float | None,
-    ) -> Generator[int, Any, None]:
-        """Redrive what was found, a record at a time."""
-        for offsets in _records(pending, most):
-            offsets = [offset for offset in offsets if offset >= partition.start]  # retention went on meanwhile
-            if not offsets:
-                continue
-            _, moved, lost = self.broker.execute(Redrive(partition.pid, span_of(offsets), tid=target)).reply
-            run.redriven += moved.count
-            run.left += len(lost)
-            yield int(len(offsets) / rate * SECOND_NS) if rate is not None else 0
-        pending.clear()
 
     @portioned
     def purge(self, topic: str, namespace: str = "default", where: Mapping[str, Any] | None = None) -> Work:
@@ -277,20 +251,6 @@ def _matches(where: Mapping[str, Any], batch: Batch, index: int, origin: Mapping
     return True
 
 
-def _records(pending: list[tuple[int, int]], most: int) -> Iterator[list[int]]:
-    """What goes into one record: so many messages and bytes at most."""
-    offsets: list[int] = []
-    size_bytes = 0
-    for offset, mine in pending:
-        if offsets and (len(offsets) >= most or size_bytes + mine > REDRIVE_PORTION_BYTES):
-            yield offsets
-            offsets, size_bytes = [], 0
-        offsets.append(offset)
-        size_bytes += mine
-    if offsets:
-        yield offsets
-
-
 def _number(text: str | None) -> int:
     return int(text) if text is not None and text.isdecimal() else 0
 
@@ -312,25 +272,3 @@ def _info(partition: Partition, batch: Batch, index: int, origin: Mapping[str, s
     info["first_delivered_ns"] = _number(origin.get("first-delivery")) * 1_000_000
     info["last_delivered_ns"] = _number(origin.get("last-delivery")) * 1_000_000
     return info
-
-
-class _Run:
-    """The report of a redrive."""
-
-    def __init__(self, topic: str, to: str | None, dry_run: bool) -> None:
-        self.matched = self.redriven = self.left = 0
-        self._head = {"topic": topic, "to": to, "dry_run": dry_run}
-        self._tallies = {name: Tally() for name in ("reason", "error", "group")}
-        self._sample: list[int] = []
-
-    def count(self, batch: Batch, index: int, origin: Mapping[str, str]) -> None:
-        self.matched += 1
-        for name, tally in self._tallies.items():
-            tally.add(origin.get(name, ""))
-        if len(self._sample) < _SAMPLE:
-            self._sample.append(batch.base_id + batch.delta(index))
-
-    def report(self) -> dict[str, Any]:
-        counts = {"matched": self.matched, "redriven": self.redriven, "left": self.left}
-        tallies = {f"by_{name}": tally.plain() for name, tally in self._tallies.items()}
-        return {**self._head, **counts, **tallies, "sample": self._sample}

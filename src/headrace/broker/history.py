@@ -11,12 +11,12 @@ knew at its end, so that the next one does not read the journal from its beginni
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.broker import Broker
-from headrace.broker.portions import Work, portioned
+from headrace.broker.portions import Aside, Work, portioned
 from headrace.delivery import decode_facts
 from headrace.errors import InvalidArgument
 from headrace.limits import EVENT_CURSORS_MAX, EVENT_OFFSETS_MAX, EVENT_ROWS_MAX
@@ -29,9 +29,10 @@ from headrace.shard.views import names_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["History"]
+__all__ = ["Columns", "History"]
 
 Columns = dict[str, list[Any]]
+Portion = Generator[int | Aside, Any, tuple[Columns, int, int]]
 _FRAMES_A_DRAIN: Final = 1_000
 
 
@@ -55,9 +56,12 @@ class History:
             raise InvalidArgument(f"limit {limit}: from 1 to {EVENT_ROWS_MAX}")
         if from_position < 0:
             raise InvalidArgument(f"from_position {from_position}: must be 0 or more")
+        columns, at, end = yield from self.portion(self.broker.find_topic(namespace, topic).tid, from_position, limit)
+        return {"columns": columns, "next_position": at, "end_position": end}
+
+    def portion(self, tid: int, at: int, limit: int) -> Portion:
+        """Some facts about a topic from a position on: their rows, where to go on, and where all of them end."""
         core = self.core
-        tid = self.broker.find_topic(namespace, topic).tid
-        at = from_position
         while True:
             end = core.journal.durable_position
             sealed_to = core.manifest.sealed_to
@@ -76,7 +80,7 @@ class History:
                 self._remember(tid, at, carry)
             else:
                 columns = _none()
-            return {"columns": columns, "next_position": at, "end_position": max(end, at)}
+            return columns, at, max(end, at)
 
     def _known(self, tid: int, at: int, sealed_to: int) -> tuple[int, Carry]:
         """The last position at or before ``at`` for which it is known what came before, and what that is."""

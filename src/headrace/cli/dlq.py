@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import click
 
-from headrace.cli.output import ago, count, displayed
+from headrace.cli.output import Output, ago, count, displayed
 from headrace.cli.place import Place, located
 from headrace.cli.topic import agreed
 from headrace.cli.values import MESSAGE_ID, MOMENT, Pair, from_epoch
 from headrace.clock import SystemClock
 from headrace.limits import BROWSE_MESSAGES_MAX
 
-__all__ = ["dlq"]
+__all__ = ["WHERE_OUTCOME", "chosen_by", "dlq", "tell_redriven"]
 
-_WHERE: Final[dict[str, Callable[[str], Any]]] = {
+_COMMON: Final[dict[str, Callable[[str], Any]]] = {
     "reason": str,
     "error": str,
-    "group": str,
     "consumer": str,
     "min_attempts": int,
     "key_prefix": str,
@@ -27,6 +26,9 @@ _WHERE: Final[dict[str, Callable[[str], Any]]] = {
     "from_time": MOMENT.parse,
     "to_time": MOMENT.parse,
 }
+Readers = Mapping[str, Callable[[str], Any]]
+WHERE_OUTCOME: Final[Readers] = {"outcome": str, **_COMMON}
+_WHERE: Final[Readers] = {"group": str, **_COMMON}
 _FILTER = click.option(
     "--where",
     "where",
@@ -53,7 +55,7 @@ def dlq() -> None:
 @located
 def list_(place: Place, topic: str, where: tuple[tuple[str, str], ...], ids: tuple[int, ...], limit: int) -> None:
     """Dead letters, oldest first, with where they came from and why they died."""
-    chosen = _where(where, ids)
+    chosen = chosen_by(where, ids)
     with place.open() as broker:
         found = broker.call("dlq.list", topic=topic, where=chosen, limit=limit)
     now_ns = SystemClock().wall_ns()
@@ -115,21 +117,10 @@ def redrive(
     dry_run: bool,
 ) -> None:
     """Publish dead letters again, with fresh attempts."""
-    chosen = _where(where, ids)
+    chosen = chosen_by(where, ids)
     with place.open() as broker:
         done = broker.call("dlq.redrive", topic=topic, where=chosen, to=to, rate=rate, dry_run=dry_run or None)
-    out = place.output
-    if out.json:
-        out.value(done)
-        return
-    if dry_run:
-        out.line(f"{count(done['matched'])} would be redriven")
-    else:
-        left = f", {count(done['left'])} left behind" if done["left"] else ""
-        out.line(f"redrove {count(done['redriven'])}{left}")
-    for name in ("reason", "error", "group"):
-        for text, number in done[f"by_{name}"].items():
-            out.line(f"  {count(number):>9}  {name} {displayed(text, 100)}")
+    tell_redriven(place.output, done)
 
 
 @dlq.command()
@@ -140,20 +131,37 @@ def redrive(
 @located
 def purge(place: Place, topic: str, where: tuple[tuple[str, str], ...], ids: tuple[int, ...], yes: bool) -> None:
     """Drop dead letters, for good."""
-    chosen = _where(where, ids)
+    chosen = chosen_by(where, ids)
     with place.open() as broker:
         agreed(yes, f"drop {'those' if chosen else 'all'} dead letters of {topic} for good", broker)
         done = broker.call("dlq.purge", topic=topic, where=chosen)
         place.output.value(done, f"dropped {count(done['dropped'])}")
 
 
-def _where(pairs: tuple[tuple[str, str], ...], ids: tuple[int, ...]) -> dict[str, Any] | None:
+def tell_redriven(out: Output, done: Any) -> None:
+    """The report of a redrive, or of a replay."""
+    if out.json:
+        out.value(done)
+        return
+    if done["dry_run"]:
+        out.line(f"{count(done['matched'])} would be redriven")
+    else:
+        left = f", {count(done['left'])} left behind" if done["left"] else ""
+        out.line(f"redrove {count(done['redriven'])}{left}")
+    for name in ("reason", "error", "group", "consumer", "partition"):
+        for text, number in done.get(f"by_{name}", {}).items():
+            out.line(f"  {count(number):>9}  {name} {displayed(text, 100)}")
+
+
+def chosen_by(
+    pairs: tuple[tuple[str, str], ...], ids: tuple[int, ...], known: Readers = _WHERE
+) -> dict[str, Any] | None:
     """The filter as the calls take it; None for all."""
     chosen: dict[str, Any] = {}
     for name, text in pairs:
-        read = _WHERE.get(name)
+        read = known.get(name)
         if read is None:
-            raise click.UsageError(f"--where has no {name!r}; it can have {', '.join(_WHERE)}")
+            raise click.UsageError(f"--where has no {name!r}; it can have {', '.join(known)}")
         if name == "header":
             header, colon, value = text.partition(":")
             chosen.setdefault("header", {})[header] = value if colon else None

@@ -6,10 +6,11 @@ from typing import Any
 
 import click
 
+from headrace.cli.dlq import WHERE_OUTCOME, chosen_by, tell_redriven
 from headrace.cli.output import count
 from headrace.cli.place import Place, located
 from headrace.cli.topic import GROUP_COLUMNS, agreed, flat, given_settings
-from headrace.cli.values import MOMENT, PLACE, ParamType, by_partition, from_epoch, name_of_user
+from headrace.cli.values import MESSAGE_ID, MOMENT, PLACE, Pair, ParamType, by_partition, from_epoch, name_of_user
 from headrace.names import DEFAULT_GROUP
 
 __all__ = ["group"]
@@ -112,6 +113,42 @@ def seek(
     with place.open() as broker:
         info = broker.call("group.seek", topic=topic, group=name, start=begin, stop_time_ns=until)
         place.output.value(info, f"group {name} of {topic} starts over: {count(info['ready'])} ready")
+
+
+@group.command()
+@_TOPIC
+@_GROUP
+@click.option(
+    "--where",
+    "where",
+    multiple=True,
+    type=Pair("consumer=worker-7"),
+    metavar="NAME=VALUE",
+    help=f"Only those; repeatable. NAME: {', '.join(WHERE_OUTCOME)}.",
+)
+@click.option("--id", "ids", multiple=True, type=MESSAGE_ID, metavar="ID", help="Only this one; repeatable.")
+@click.option("--to", metavar="TOPIC", help="Publish them there, for every group, not here.")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="At most so many a second.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be handed out.")
+@located
+def replay(
+    place: Place,
+    topic: str,
+    name: str,
+    where: tuple[tuple[str, str], ...],
+    ids: tuple[int, ...],
+    to: str | None,
+    rate: float | None,
+    dry_run: bool,
+) -> None:
+    """Hand out once more what had an outcome in a group: acked (unless --where outcome= says otherwise), failed, dead,
+    expired or delivered; at a consumer, between two times."""
+    chosen = chosen_by(where, ids, WHERE_OUTCOME)
+    with place.open() as broker:
+        done = broker.call(
+            "group.replay", topic=topic, group=name, where=chosen, to=to, rate=rate, dry_run=dry_run or None
+        )
+    tell_redriven(place.output, done)
 
 
 @group.command()

@@ -19,16 +19,19 @@ Call = Callable[..., Any]
 Start = str | Instant | Mapping[int, int] | int
 Info = dict[str, Any]
 
-_WHERE: Final = {
+_COMMON: Final = {
     "reason": "reason",
     "error": "error",
+    "consumer": "consumer",
+    "min_attempts": "min_attempts",
     "key_prefix": "key_prefix",
     "header": "header",
-    "group": "group",
     "ids": "ids",
     "from_time": "from_time_ns",
     "to_time": "to_time_ns",
 }
+_LETTERS: Final = {**_COMMON, "group": "group"}
+_OUTCOMES: Final = {**_COMMON, "outcome": "outcome"}
 
 
 def start_argument(
@@ -53,13 +56,13 @@ def start_argument(
     return {"offsets": {str(partition): at for partition, at in (chosen or {}).items()}}
 
 
-def _where(where: Mapping[str, Any] | None) -> Info:
-    """A filter over dead letters, with its times as nanoseconds."""
+def _where(where: Mapping[str, Any] | None, known: Mapping[str, str] = _LETTERS) -> Info:
+    """A filter over dead letters or outcomes, with its times as nanoseconds."""
     found: Info = {}
     for name, value in (where or {}).items():
-        key = _WHERE.get(name)
+        key = known.get(name)
         if key is None:
-            raise InvalidArgument(f"where has no {shown(name)}; it can have {', '.join(_WHERE)}")
+            raise InvalidArgument(f"where has no {shown(name)}; it can have {', '.join(known)}")
         if key.endswith("_ns"):
             value = instant_ns(name, value)
         elif key == "ids":
@@ -148,6 +151,31 @@ class GroupCalls(_Calls):
             stop_time_ns=None if stop_time is None else instant_ns("stop_time", stop_time),
         )
 
+    def replay(
+        self,
+        where: Mapping[str, Any] | None = None,
+        *,
+        to: str | None = None,
+        rate: float | None = None,
+        dry_run: bool = False,
+    ) -> Any:
+        """Hand out once more what had an outcome here, to this group alone or to another topic.
+
+        ``where``: outcome (acked, failed, dead, expired, delivered), consumer, reason, error, min_attempts, from_time
+        and to_time (of the outcome), key_prefix, header, ids. Answers with ``{"matched", "redriven", "left"}`` and
+        more; with ``dry_run`` nothing is handed out.
+
+        >>> import headrace
+        >>> with headrace.open(":memory:") as hr:
+        ...     orders = hr.topic("orders")
+        ...     _ = orders.publish_many([b"a", b"b"])
+        ...     with orders.consumer(group="billing", name="worker-7") as consumer:
+        ...         consumer.ack(consumer.receive(2))
+        ...     orders.group("billing").replay({"consumer": "worker-7"})["redriven"]
+        2
+        """
+        return self._do("group.replay", **_redriving(_where(where, _OUTCOMES), to, rate, dry_run))
+
     def pause(self, why: str = "", *, by: str = "", until: Instant | None = None) -> Any:
         """Hand out nothing until `resume`, or until a time; kept over a restart, with who and why."""
         return self._do("group.pause", by=by, why=why, until_ns=0 if until is None else instant_ns("until", until))
@@ -168,13 +196,19 @@ class GroupCalls(_Calls):
         return f"<group {self.name!r} of {self._topic!r}>"
 
 
+def _redriving(where: Info, to: str | None, rate: float | None, dry_run: bool) -> Info:
+    more = {"to": to, "rate": rate}
+    return {"where": where, "dry_run": dry_run} | {name: value for name, value in more.items() if value is not None}
+
+
 def _dropped(result: Info) -> int:
     dropped: int = result["dropped"]
     return dropped
 
 
 class DeadLetterCalls(_Calls):
-    """The dead letters of a topic. ``where``: reason, error, key_prefix, header, from_time, to_time, group, ids."""
+    """The dead letters of a topic. ``where``: reason, error, consumer, min_attempts, key_prefix, header, from_time,
+    to_time, group, ids."""
 
     __slots__ = ("_topic",)
 
@@ -196,11 +230,7 @@ class DeadLetterCalls(_Calls):
         dry_run: bool = False,
     ) -> Any:
         """Publish them again with fresh attempts, to their topic or another; ``{"matched", "redriven"}``."""
-        arguments: Info = {"where": _where(where), "dry_run": dry_run}
-        if to is not None:
-            arguments["to"] = to
-        if rate is not None:
-            arguments["rate"] = rate
+        arguments = _redriving(_where(where), to, rate, dry_run)
         return self._call("dlq.redrive", namespace=self._namespace, topic=self._topic, **arguments)
 
     def purge(self) -> Any:

@@ -16,6 +16,7 @@ from headrace.delivery import facts as f
 from headrace.delivery.backlog import Backlog
 from headrace.delivery.commands import Bury, Death, Outcome, PublishDone, Redrive, refuse
 from headrace.delivery.offsets import Span, span_of
+from headrace.delivery.partition import Partition
 from headrace.delivery.publishing import filtered_by_groups
 from headrace.delivery.state import MS_NS, State
 from headrace.delivery.topic import Topic
@@ -187,7 +188,7 @@ def decide_redrive(state: State, command: Redrive, now_ns: int) -> Outcome:
     lost: list[int] = []
     for offset in wanted:
         message = command.contents.get(offset)
-        place = _place(state, source.topic, message, command.tid) if message is not None else None
+        place = _place(state, source, wanted.first, message, command) if message is not None else None
         if message is None or place is None:
             lost.append(offset)
             continue
@@ -215,19 +216,28 @@ def decide_redrive(state: State, command: Redrive, now_ns: int) -> Outcome:
             batches.append(batch)
             done.append(PublishDone(pid, base, base_id, len(part)))
             moved += [offset for offset, _ in part]
-    if moved:
+    if moved and not command.keep:
         facts.append(f.Redriven(command.pid, *span_of(moved).packed(), now_ns))
     return Outcome(facts, (done, span_of(moved) if moved else Span(0, 0), lost), batches)
 
 
-def _place(state: State, dead: Topic, message: MessageView, tid: int | None) -> tuple[int, int, int] | None:
-    """Where a dead letter goes: (pid, the one group or -1, its place in time or 0)."""
-    headers = message.headers
-    if tid is not None:
-        target = state.topics.get(tid)
+def _place(
+    state: State, source: Partition, first: int, message: MessageView, command: Redrive
+) -> tuple[int, int, int] | None:
+    """Where a message goes: (pid, the one group or -1, its place in time or 0). ``first`` is the first of the record's
+    messages."""
+    headers, dead = message.headers, source.topic
+    if command.tid is not None:
+        target = state.topics.get(command.tid)
         if target is None:
             return None
-        return target.partitions[_number(headers.get(PARTITION)) % len(target.partitions)].pid, -1, 0
+        index = source.index if command.keep else _number(headers.get(PARTITION))
+        return target.partitions[index % len(target.partitions)].pid, -1, 0
+    if command.gid is not None:
+        if command.gid not in state.groups or state.groups[command.gid].topic is not dead:
+            return None
+        # All of a record have the place of its first: before what came later, and one batch.
+        return source.pid, command.gid, max(1, source.appended_ms(first) - 1)
     origin = state.by_name.get((dead.namespace, str(headers.get(TOPIC, ""))))
     if origin is None:
         return None

@@ -240,12 +240,17 @@ class Move(msgspec.Struct):
 
 
 class Redrive(msgspec.Struct):
-    """Send dead letters back to work: to the group they died in, or to the topic ``tid`` for every group."""
+    """Send dead letters back to work: to the group they died in, or to the topic ``tid`` for every group.
+
+    With ``gid`` any messages of a topic are handed to one of its groups again; with ``keep`` the first ones stay for
+    everybody else."""
 
     pid: int
     span: Span
     contents: Mapping[int, MessageView] | None = None
     tid: int | None = None
+    gid: int | None = None
+    keep: bool = False
 
 
 class FreeKey(msgspec.Struct):
