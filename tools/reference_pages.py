@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from headrace import errors
 from headrace.config import GroupConfig, NamespaceConfig, ServerConfig, TopicConfig, settings_of, to_plain
 
-REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
+PROJECT = Path(__file__).parents[1]
+REFERENCE = PROJECT / "docs" / "reference"
 FAMILIES = {
     errors.RequestError: "fix the request",
     errors.ConnectionFault: "open another connection",
@@ -92,6 +94,49 @@ def table(config_type: type[msgspec.Struct], leave_out: str = "\0") -> Iterator[
         yield f"| `{key}` | {default} | {setting.help} | {setting.kind.expected} |\n"
 
 
+EXTRA_DOORS = ("http_port", "grpc_port")
+"""Naming one asks for it, and it may not be installed."""
+EXAMPLE_HEAD = """\
+# Every setting of a server with its default: as it stands, this file changes nothing. Keep the lines you change.
+# Written by tools/reference_pages.py from the code; what values may be is in docs/reference/configuration.md.
+#
+#     headrace serve --config headrace.yaml --print-config     shows what is in force, and where each value comes from
+#
+# The environment comes after the file (HEADRACE_LOG__LEVEL=warning), flags come last (--log-level warning).
+"""
+
+
+def example_file() -> str:
+    """``examples/headrace.yaml``."""
+    tree: dict[str, Any] = {}
+    for key, setting in settings_of(ServerConfig).items():
+        *parents, name = key.split(".")
+        place = tree
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[name] = setting
+    return EXAMPLE_HEAD + "".join(_example_lines(tree, to_plain(ServerConfig()), ""))
+
+
+def _example_lines(tree: dict[str, Any], plain: dict[str, Any], indent: str) -> Iterator[str]:
+    """Settings, then sections."""
+    for name, setting in tree.items():
+        if not isinstance(setting, dict):
+            says = f"{'# ' * (name in EXTRA_DOORS)}{name}: {_as_yaml(plain[name])}"
+            yield f"\n{indent}# {setting.help}: {setting.kind.expected}\n{indent}{says}\n"
+    for name, section in tree.items():
+        if isinstance(section, dict):
+            yield f"\n{indent}{name}:\n"
+            yield from _example_lines(section, plain[name], indent + "  ")
+
+
+def _as_yaml(value: object) -> str:
+    if value is None:
+        return '""'
+    text = msgspec.json.encode(value).decode()
+    return text[1:-1] if text.startswith('"') and len(text) > 2 and not set(text) & set("#:*&!%@`{}[]") else text
+
+
 def errors_page() -> str:
     rows = [
         f"| `{kind.code}` | {kind.__name__} | {family(kind)} "
@@ -106,8 +151,10 @@ def family(kind: type[errors.HeadraceError]) -> str:
     return next(text for root, text in FAMILIES.items() if issubclass(kind, root))
 
 
+EXAMPLE = PROJECT / "examples" / "headrace.yaml"
 PAGES = {"configuration.md": configuration_page, "errors.md": errors_page}
 
 if __name__ == "__main__":
     for name, page in PAGES.items():
         (REFERENCE / name).write_text(page())
+    EXAMPLE.write_text(example_file())

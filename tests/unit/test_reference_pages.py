@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.config import ServerConfig
+from headrace.config.sources import load_server_config
 from tools import reference_pages
 
 
@@ -11,3 +13,12 @@ from tools import reference_pages
 def test_the_page_is_what_the_code_says(name: str) -> None:
     written = (reference_pages.REFERENCE / name).read_text()
     assert written == reference_pages.PAGES[name](), "run: python tools/reference_pages.py"
+
+
+@pytest.mark.feature("F254")
+def test_the_example_file_names_every_setting_and_changes_nothing() -> None:
+    assert reference_pages.EXAMPLE.read_text() == reference_pages.example_file(), "run: python tools/reference_pages.py"
+    loaded = load_server_config(file=reference_pages.EXAMPLE, environment={})
+    assert loaded.config == ServerConfig()
+    said = {key for key, origin in loaded.origins.items() if reference_pages.EXAMPLE.name in origin}
+    assert said == loaded.origins.keys() - set(reference_pages.EXTRA_DOORS)
