@@ -176,7 +176,8 @@ class Administration:
                 within = log.offset_after_bytes(log.bytes_before(first) + share)
                 part["within"] = min(max(within, first + 1), each.end)
             parts.append(part)
-        return Done({"created_ns": found.created_ns, "partitions": parts}, 0)
+        # Where it ends has to be durable before a reader notes it as where he is.
+        return Done({"created_ns": found.created_ns, "partitions": parts}, self.core.journal.end_position)
 
     def topic_config(self, topic: str, namespace: str = "default", settings: Mapping[str, Any] | None = None) -> Done:
         """Change settings; those not named stay."""

@@ -21,6 +21,8 @@ _REPEATABLE: Final = frozenset(
     {"browse", "explain", "group.config", "group.list", "group.pause", "group.resume", "group.show", "namespace.list"}
     | {"namespace.show", "read", "schedule.count", "schedule.list", "schedule.show", "dlq.list", "dlq.show", "stats"}
     | {"topic.config", "topic.ensure", "topic.list", "topic.offsets", "topic.show", "trace"}
+    | {"group.commit", "group.position", "log.events", "log.segments", "topic.producers"}
+    | {"lease_batch.extend", "lease_batch.messages", "lease_batch.settle", "lease_batch.show", "lease_batch.take"}
 )
 """Calls that come to the same when made twice. Of the others the outcome is unknown when a connection breaks."""
 _NUMBER_BITS: Final = 63
@@ -40,8 +42,9 @@ class Asking:
         return batch.from_producer(self._producer_id, self._sequence)
 
     def publish(self, namespace: str, topic: str, partition: int, batch: Batch, reply: Reply) -> Request:
-        """Store a batch, once."""
-        stamped: Batch | None = None
+        """Store a batch, once. One that names a producer of its own (``Batch.from_producer``) keeps it."""
+        own = batch if batch.producer_id else None
+        stamped = own
 
         def send(session: native.ClientSession) -> int:
             nonlocal stamped
@@ -51,7 +54,7 @@ class Asking:
 
         def refused_now() -> None:
             nonlocal stamped
-            stamped = None  # later ones may have been stored meanwhile: its old number has passed
+            stamped = own  # later ones may have been stored meanwhile: a number of ours has passed
 
         return Request("a publish", send, reply, publishes=True, refused_now=refused_now)
 
