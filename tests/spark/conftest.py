@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import pytest
 
+import headrace
 from headrace.batch import Message, encode
 from headrace.spark.options import Place
 from headrace.spark.reach import Reach
@@ -63,6 +64,20 @@ class World:
         self.server = server
         self.url = f"headrace://{server.ready()['native']}"
         self.way = Reach(Place(server=self.url))
+        self.hr = headrace.connect(self.url)
+
+    def close(self) -> None:
+        self.hr.close()
+        self.way.close()
+        self.server.stop()
+
+    def seal(self) -> None:
+        """Everything published so far becomes Parquet."""
+        self.call("log.seal")
+
+    def books(self, topic: str, group: str) -> dict[str, Any]:
+        (found,) = (each for each in self.call("group.list", topic=topic) if each["group"] == group)
+        return dict(found)
 
     def call(self, method: str, **arguments: Any) -> Any:
         return self.way.call(method, **arguments)
@@ -92,16 +107,58 @@ class World:
 
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    found = World(ServerProcess(tmp_path_factory.mktemp("broker") / "data"))
+    where = tmp_path_factory.mktemp("broker")
+    found = World(ServerProcess(where / "data", HEADRACE_SEAL__ARCHIVE=str(where / "archive")))
     yield found
-    found.way.close()
-    found.server.stop()
+    found.close()
 
 
 @pytest.fixture
 def read(spark: Any, world: World) -> Callable[..., Any]:
     """``read(subscribe="orders", …)``: a batch DataFrame."""
     return lambda **options: spark.read.format("headrace").options(server=world.url, **options).load()
+
+
+class Drained:
+    """What a query handed to ``foreachBatch``: batches of rows by number."""
+
+    def __init__(self) -> None:
+        self.batches: dict[int, list[Any]] = {}
+
+    def __call__(self, frame: Any, number: int) -> None:
+        self.batches[number] = frame.collect()
+
+    @property
+    def rows(self) -> list[Any]:
+        return [row for number in sorted(self.batches) for row in self.batches[number]]
+
+    @property
+    def values(self) -> list[bytes]:
+        return [bytes(row.value) for row in self.rows]
+
+
+@pytest.fixture
+def drain(tmp_path: Path) -> Callable[..., Drained]:
+    """``drain(frame)``: run a query over everything there is to its end; again with the same checkpoint to go on."""
+
+    def run(frame: Any, checkpoint: str = "checkpoint", work: Callable[[Any, int], None] | None = None) -> Drained:
+        found = Drained()
+
+        def each(batch: Any, number: int) -> None:
+            found(batch, number)
+            if work is not None:
+                work(batch, number)
+
+        query = (
+            frame.writeStream.foreachBatch(each)
+            .option("checkpointLocation", str(tmp_path / checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return found
+
+    return run
 
 
 @pytest.fixture

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace.spark.hybrid import read
-    from headrace.spark.session import package, register, session
+    from headrace.spark.sessions import package, register, session
     from headrace.spark.verdicts import settle
 
 __all__ = ["package", "read", "register", "session", "settle"]
 
 _PLACES = {
-    "package": "headrace.spark.session",
+    "package": "headrace.spark.sessions",
     "read": "headrace.spark.hybrid",
-    "register": "headrace.spark.session",
-    "session": "headrace.spark.session",
+    "register": "headrace.spark.sessions",
+    "session": "headrace.spark.sessions",
     "settle": "headrace.spark.verdicts",
 }
 

@@ -6,21 +6,21 @@ hundred messages is one row. ``namespace`` and ``topic`` are added; the files sa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from headrace.errors import InvalidArgument
 from headrace.log.parquet import EVENTS, events_table
+from headrace.spark.files import opened
 from headrace.spark.options import ReadOptions
 from headrace.spark.reach import reach
 
 __all__ = ["COLUMNS", "EventSplit", "plan_events", "read_events"]
 
 _OFFSETS: Final = pa.list_(pa.field("element", pa.int64()))
-_PORTION: Final = 10_000
-"""Rows asked for in one call."""
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
@@ -34,14 +34,17 @@ COLUMNS: Final = pa.schema(
 
 
 class EventSplit(InputPartition):
-    """Events of one topic: a sealed file, or what the broker has between two positions (0: its end)."""
+    """Events of one topic: a sealed file, or what the broker has from a position on."""
 
-    def __init__(self, topic: str, uri: str | None, first_position: int, end_position: int) -> None:
+    def __init__(self, topic: str, first_position: int, file: Mapping[str, Any] | None = None) -> None:
         super().__init__(None)
         self.topic = topic
-        self.uri = uri
         self.first_position = first_position
-        self.end_position = end_position
+        self.uri = None if file is None else str(file["uri"])
+        self.end_position = 0 if file is None else int(file["end_position"])
+        self.first_ns = 0 if file is None else int(file["first_ns"])
+        self.last_ns = 0 if file is None else int(file["last_ns"])
+        self.archived = file is not None and bool(file["archived"])
 
 
 def plan_events(options: ReadOptions, topics: list[str]) -> list[EventSplit]:
@@ -51,11 +54,12 @@ def plan_events(options: ReadOptions, topics: list[str]) -> list[EventSplit]:
     splits: list[EventSplit] = []
     for topic in topics:
         sealed_to = 0
-        for file in way.call("log.segments", topic=topic)["events"]:
+        files = way.call("log.segments", topic=topic, include_deleted=options.include_deleted)["events"]
+        for file in files if options.sealed else ():
             sealed_to = max(sealed_to, file["end_position"])
             if (from_ns is None or file["last_ns"] >= from_ns) and (until_ns is None or file["first_ns"] < until_ns):
-                splits.append(EventSplit(topic, file["uri"], file["first_position"], file["end_position"]))
-        splits.append(EventSplit(topic, None, sealed_to, 0))
+                splits.append(EventSplit(topic, file["first_position"], file))
+        splits.append(EventSplit(topic, sealed_to))
     return splits
 
 
@@ -91,27 +95,28 @@ def _within(table: pa.Table, options: ReadOptions) -> pa.Table:
 
 
 def _tables(options: ReadOptions, split: EventSplit) -> Iterator[pa.Table]:
-    if split.uri is not None and options.sealed:
-        import pyarrow.parquet as pq
-        from pyarrow.fs import FileSystem
-
-        try:
-            file_system, path = FileSystem.from_uri(split.uri)
-            file = pq.ParquetFile(path, filesystem=file_system)
-        except (OSError, pa.ArrowException):
-            pass  # not reached from this machine, or put together with others meanwhile: the broker has it
-        else:
-            with file:
-                for batch in file.iter_batches(columns=EVENTS.names):
-                    yield pa.Table.from_batches([batch])
-            return
-    way = reach(options.place)
+    file = opened(split.uri) if split.uri is not None else None
+    if file is not None:
+        with file:
+            for batch in file.iter_batches(columns=EVENTS.names):
+                yield pa.Table.from_batches([batch])
+        return
+    if split.archived:
+        raise InvalidArgument(
+            f"{split.uri} lies in the archive and cannot be read from here; give Spark access to the archive's files,"
+            " or leave includeDeleted out"
+        )
     at = split.first_position
     while True:
-        found = way.call("log.events", topic=split.topic, from_position=at, limit=_PORTION)
+        found = reach(options.place).call("log.events", topic=split.topic, from_position=at)
         columns = found["columns"]
         if split.end_position:
-            rows = [row for row, position in enumerate(columns["position"]) if position < split.end_position]
+            # Files of different days overlap in positions, but not in time.
+            rows = [
+                row
+                for row, (position, at_ns) in enumerate(zip(columns["position"], columns["at_ns"], strict=True))
+                if position < split.end_position and split.first_ns <= at_ns <= split.last_ns
+            ]
             columns = {name: [values[row] for row in rows] for name, values in columns.items()}
         yield events_table(columns)
         at = found["next_position"]

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from headrace.spark.files import exists
 from headrace.spark.options import ReadOptions
-from headrace.spark.plan import Segment, Split
+from headrace.spark.plan import Split
 from headrace.spark.rows import Layout, columns_for
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def _reached(splits: list[Split]) -> tuple[dict[Key, list[str]], dict[Key, tuple
         at = split.first + split.lost
         paths = []
         for file in split.files:
-            if file.first > at or not _exists(file):
+            if file.first > at or not exists(file.uri):
                 break
             paths.append(file.uri)
             at = min(file.end, split.end)
@@ -89,17 +90,6 @@ def _reached(splits: list[Split]) -> tuple[dict[Key, list[str]], dict[Key, tuple
             files[split.topic, split.partition] = paths
             ranges[split.topic, split.partition] = (split.first, at)
     return files, ranges
-
-
-def _exists(file: Segment) -> bool:
-    from pyarrow import ArrowException
-    from pyarrow.fs import FileSystem
-
-    try:
-        file_system, path = FileSystem.from_uri(file.uri)
-        return bool(file_system.get_file_info(path).is_file)
-    except (OSError, ArrowException):
-        return False
 
 
 def _sealed(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 )
 
 from headrace.spark.offsets import Places
-from headrace.spark.options import ReadOptions
+from headrace.spark.options import ReadOptions, possible_ns, since_1970_ns
 from headrace.spark.plan import Split, chosen, ends, segments, splits, standings, starts
 from headrace.spark.reach import reach
 from headrace.spark.reading import read_split
@@ -75,22 +75,15 @@ class Wanted:
             case GreaterThan(("timestamp",), datetime() as value) | GreaterThanOrEqual(
                 ("timestamp",), datetime() as value
             ):
-                self.from_ns = max(self.from_ns or 0, _ns(value))
+                self.from_ns = max(self.from_ns or 0, since_1970_ns(value))
             case LessThan(("timestamp",), datetime() as value) | LessThanOrEqual(("timestamp",), datetime() as value):
-                until_ns = _ns(value) + _US_NS
+                until_ns = possible_ns(since_1970_ns(value) + _US_NS)
                 self.until_ns = until_ns if self.until_ns is None else min(self.until_ns, until_ns)
 
     def _offsets(self, first: int, end: int | None) -> None:
         self.first = max(self.first, first)
         if end is not None:
             self.end = end if self.end is None else min(self.end, end)
-
-
-def _ns(moment: datetime) -> int:
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * _US_NS
 
 
 class LogReader(DataSourceReader):
@@ -125,7 +118,11 @@ class LogReader(DataSourceReader):
             )
         if wanted.until_ns is not None:
             end = _narrowed(end, standings(way, options, topics, times_ns=dict.fromkeys(topics, wanted.until_ns)), min)
-        sealed = {topic: segments(way, topic) for topic in topics} if options.sealed else None
+        sealed = (
+            {topic: segments(way, topic, archived=options.include_deleted) for topic in topics}
+            if options.sealed
+            else None
+        )
         return splits(start, end, standings(way, options, topics), options, sealed)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -24,7 +24,7 @@ from headrace.errors import InvalidArgument
 from headrace.limits import SPARK_IDLE_NS, SPARK_LOOK_NS
 from headrace.spark.offsets import Places, behind, forward, limited, parsed, written
 from headrace.spark.options import ReadOptions
-from headrace.spark.plan import Split, Standings, chosen, segments, splits, standings, starts
+from headrace.spark.plan import Split, Standings, chosen, made_again, segments, splits, standings, starts
 from headrace.spark.reach import reach
 from headrace.spark.reading import read_split
 from headrace.spark.rows import Layout
@@ -71,6 +71,10 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self.options
         found = self._standing(begun)
         newest = _ends(found)
+        for topic, parts in begun.items():
+            for index, place in parts.items():
+                if place > newest.get(topic, {}).get(index, place):
+                    raise made_again(topic, index, newest[topic][index], place)
         self._newest = newest
         if self._target is not None:
             newest = {
@@ -162,7 +166,11 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known = set(chosen(way, options)) if options.pattern is not None else set(done)
         done = {topic: parts for topic, parts in done.items() if topic in known}
         found = standings(way, options, sorted(done))
-        sealed = {topic: segments(way, topic) for topic in done} if options.sealed else None
+        sealed = (
+            {topic: segments(way, topic, archived=options.include_deleted) for topic in done}
+            if options.sealed
+            else None
+        )
         return list(splits(begun, done, found, options, sealed))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -25,12 +25,23 @@ from headrace.limits import (
     SPARK_TRIGGER_DELAY_NS,
 )
 
-__all__ = ["EARLIEST", "LATEST", "TABLES", "Bound", "Place", "ReadOptions", "WriteOptions"]
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "TABLES",
+    "Bound",
+    "Place",
+    "ReadOptions",
+    "WriteOptions",
+    "possible_ns",
+    "since_1970_ns",
+]
 
 EARLIEST: Final = -2
 LATEST: Final = -1
 _NS: Final = 1_000_000_000
 _MS_NS: Final = 1_000_000
+_LAST_NS: Final = (1 << 63) - 1
 TABLES: Final = ("events", "dead_letters", "groups", "topics", "stats")
 
 Offsets: TypeAlias = dict[str, dict[int, int]]
@@ -116,6 +127,11 @@ class ReadOptions:
                 raise InvalidArgument("view=queue settles with each micro-batch: use readStream")
             if len(topics) != 1 or not options.text("groupid"):
                 raise InvalidArgument("view=queue needs one topic in subscribe, and groupId: the group to lease from")
+        for name, asked in (("view=queue", view == "queue"), ("groupId", options.text("groupid") is not None)):
+            if asked and options.text("data_dir") is not None:
+                raise InvalidArgument(
+                    f"{name} needs a server to tell; a data_dir is only looked at: use the option server"
+                )
         start_group = (options.text("startingoffsets") or "").lower() == "group"
         if start_group and not options.text("groupid"):
             raise InvalidArgument("startingOffsets = group needs groupId: the group whose position is meant")
@@ -321,11 +337,21 @@ def _time_ns(options: _Options, name: str, value: Any) -> int:
     """Milliseconds since 1970, or ISO 8601 (UTC where it does not say)."""
     try:
         if isinstance(value, int) or str(value).isdigit():
-            return int(value) * _MS_NS
+            return possible_ns(int(value) * _MS_NS)
         moment = datetime.fromisoformat(str(value))
     except ValueError:
         raise options.wrong(name, "must be milliseconds since 1970 or a time like 2026-03-01T15:00:00+00:00") from None
+    return since_1970_ns(moment)
+
+
+def since_1970_ns(moment: datetime) -> int:
+    """A moment as the broker counts time; UTC where it does not say."""
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * _NS + since.microseconds * 1_000
+    return possible_ns((since.days * 86_400 + since.seconds) * _NS + since.microseconds * 1_000)
+
+
+def possible_ns(time_ns: int) -> int:
+    """The nearest time that a log can have: there is nothing before the first, or after the last."""
+    return min(max(time_ns, 0), _LAST_NS)

@@ -19,7 +19,7 @@ from headrace.spark.offsets import Places
 from headrace.spark.options import EARLIEST, LATEST, Bound, ReadOptions
 from headrace.spark.reach import Reach
 
-__all__ = ["Segment", "Split", "Standing", "chosen", "ends", "segments", "splits", "standings", "starts"]
+__all__ = ["Segment", "Split", "Standing", "chosen", "ends", "made_again", "segments", "splits", "standings", "starts"]
 
 
 @dataclass(frozen=True)
@@ -129,6 +129,8 @@ def standings(
             part["partition"]: Standing(part["start"], part["end"], part.get("at"), part.get("within"))
             for part in parts
         }
+        if options.include_deleted:
+            found[topic] = _with_archive(reach, topic, found[topic], arguments.get("time_ns"))
         wanted = options.assigned.get(topic) if options.assigned else None
         if wanted is not None:
             missing = [index for index in wanted if index not in found[topic]]
@@ -139,6 +141,22 @@ def standings(
                 )
             found[topic] = {index: found[topic][index] for index in wanted}
     return found
+
+
+def _with_archive(reach: Reach, topic: str, found: dict[int, Standing], time_ns: int | None) -> dict[int, Standing]:
+    """The same with what retention let go of and the archive has."""
+    files = segments(reach, topic, archived=True)
+    wider = {}
+    for index, standing in found.items():
+        start = min([standing.start, *(file.first for file in files.get(index, ()))])
+        at = standing.at
+        if time_ns is not None:
+            told, batches = reach.messages(
+                "read", topic=topic, partition=index, from_time_ns=time_ns, limit=1, include_deleted=True
+            )
+            at = batches[0].base_offset if batches else told["parts"][0]["end_offset"]
+        wider[index] = Standing(start, standing.end, at, standing.within)
+    return wider
 
 
 def starts(reach: Reach, options: ReadOptions, topics: Sequence[str]) -> Places:
@@ -198,7 +216,7 @@ def _place(
             f"option {which}Offsets: {topic!r} partition {index} ends at {standing.end}, {wanted} is beyond; there are"
             f" {standing.start} to {standing.end}"
         )
-    if wanted < standing.start and options.fail_on_data_loss and not options.include_deleted:
+    if wanted < standing.start and options.fail_on_data_loss:
         raise InvalidArgument(
             f"option {which}Offsets: {topic!r} partition {index} begins at {standing.start}, {wanted} is no longer"
             f" there (retention); there are {standing.start} to {standing.end}. failOnDataLoss=false gives a row that"
@@ -218,16 +236,24 @@ def _group_starts(reach: Reach, options: ReadOptions, topics: Sequence[str]) -> 
     return {topic: {index: part.start for index, part in parts.items()} for topic, parts in found.items()}
 
 
-def segments(reach: Reach, topic: str) -> dict[int, list[Segment]]:
+def segments(reach: Reach, topic: str, *, archived: bool = False) -> dict[int, list[Segment]]:
     """The sealed files of a topic by partition, in order; none where the broker seals nothing."""
     found: dict[int, list[Segment]] = {}
-    for each in reach.call("log.segments", topic=topic)["segments"]:
+    for each in reach.call("log.segments", topic=topic, include_deleted=archived)["segments"]:
         found.setdefault(each["partition"], []).append(
             Segment(each["uri"], each["first"], each["end"], each["size_bytes"])
         )
     for files in found.values():
         files.sort(key=lambda file: file.first)
     return found
+
+
+def made_again(topic: str, index: int, end: int, reached: int) -> InvalidArgument:
+    """The error of a log that is shorter than it was."""
+    return InvalidArgument(
+        f"{topic!r} partition {index} ends at {end}, but {reached} was reached before: the topic was deleted and made"
+        " again; start over with a new checkpoint"
+    )
 
 
 def splits(
@@ -244,8 +270,6 @@ def splits(
             known = standing[topic][index]
             first = start.get(topic, {}).get(index, known.start)
             lost = max(0, min(known.start, last) - first)
-            if lost and options.include_deleted:
-                lost = 0
             if lost and options.fail_on_data_loss:
                 raise InvalidArgument(
                     f"{lost} messages of {topic!r} partition {index} are gone: {first} to {known.start} were let go of"
@@ -253,10 +277,7 @@ def splits(
                     " row that says what is gone"
                 )
             if known.end < first:
-                raise InvalidArgument(
-                    f"{topic!r} partition {index} ends at {known.end}, but {first} was reached before: the topic was"
-                    " deleted and made again; start over with a new checkpoint"
-                )
+                raise made_again(topic, index, known.end, first)
             if first < last:
                 files = (sealed or {}).get(topic, {}).get(index, ())
                 wholes.append(Split(topic, index, first, last, lost, tuple(files)))

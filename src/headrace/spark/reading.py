@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import InvalidArgument
 from headrace.limits import SPARK_RECORD_ROWS
+from headrace.spark.files import opened
 from headrace.spark.options import ReadOptions
 from headrace.spark.plan import Segment, Split
 from headrace.spark.reach import Reach, reach
@@ -41,7 +42,7 @@ def read_split(options: ReadOptions, layout: Layout, split: Split) -> Iterator[p
         at = max(at, file.first)
         end = min(file.end, split.end)
         if at < end:
-            found = _opened(file)
+            found = opened(file.uri)
             if found is None:
                 yield from _from_broker(options, layout, split, at, end, same)
             else:
@@ -51,27 +52,13 @@ def read_split(options: ReadOptions, layout: Layout, split: Split) -> Iterator[p
         yield from _from_broker(options, layout, split, at, split.end, same)
 
 
-def _opened(file: Segment) -> Any:
-    """The file, or None where this process does not reach it (another machine, or let go of meanwhile): the broker has
-    what is in it."""
-    import pyarrow.parquet as pq
-    from pyarrow import ArrowException
-    from pyarrow.fs import FileSystem
-
-    try:
-        file_system, path = FileSystem.from_uri(file.uri)
-        return pq.ParquetFile(path, filesystem=file_system, pre_buffer=True)
-    except (OSError, ArrowException):
-        return None
-
-
 def _from_file(
-    opened: Any, layout: Layout, file: Segment, first: int, end: int, same: dict[str, Any]
+    found: Any, layout: Layout, file: Segment, first: int, end: int, same: dict[str, Any]
 ) -> Iterator[pa.RecordBatch]:
     """Some offsets of a sealed file, whole row groups that are outside left unread."""
     stored = layout.stored
     columns = stored if "offset" in stored else [*stored, "offset"]
-    with opened as parquet:
+    with found as parquet:
         number = parquet.schema_arrow.get_field_index("offset")
         groups = []
         low = file.first

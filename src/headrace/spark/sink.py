@@ -5,7 +5,10 @@ are (what writes, Spark's partition), the sequence (the batch of the stream, the
 sequence of a producer in each partition and tells it before a task begins, so that a task that is tried again, or a
 batch that Spark hands over a second time after a crash, goes on after the last chunk that is there. What is repeated
 must be the same rows in the same order: true for everything Spark reads again from offsets, files or a Headrace log;
-after a shuffle, sort within partitions, or give a dedup_id column.
+after a shuffle, sort within partitions, or give a dedup_id column. It is checked, not trusted: part of the sequence is
+a digest of all rows so far, so that other rows under an old number are an error and not lost.
+
+    sequence    batch + 1: 30 bits    chunk: 18 bits    digest: 16 bits
 
 Where a row goes is decided here and not by the broker, so that it goes there again: by the hash of its key, as the
 broker does it, and rows without a key by Spark's partition.
@@ -31,7 +34,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
-from xxhash import xxh3_64_intdigest
+from xxhash import xxh3_64, xxh3_64_intdigest
 
 from headrace.errors import DuplicateConflict, InvalidArgument
 from headrace.spark.options import WriteOptions
@@ -47,7 +50,12 @@ __all__ = ["BatchSink", "StreamSink", "Written"]
 
 _LANES: Final = 8
 """Producers of a task, and so its chunks on their way to the broker at once: hides the syncs of the broker's disk."""
-_CHUNK_BITS: Final = 24
+_BATCH_BITS: Final = 30
+"""A batch a second for thirty-four years."""
+_CHUNK_BITS: Final = 18
+"""Chunks of a task and topic: a milliard messages."""
+_DIGEST_BITS: Final = 16
+_DIGEST: Final = (1 << _DIGEST_BITS) - 1
 _COLUMNS: Final = (
     "value", "key", "headers", "topic", "priority", "delay_ms", "deliver_at", "ttl_ms", "expires_at", "dedup_id",
     "timestamp",
@@ -70,7 +78,7 @@ class BatchSink(DataSourceArrowWriter):
 
     def __init__(self, options: WriteOptions, schema: Any) -> None:
         self.options = options
-        _check_columns(schema.fieldNames(), options)
+        _check_columns(schema, options)
         self.name = options.write_id or uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
@@ -92,7 +100,7 @@ class StreamSink(DataSourceStreamArrowWriter):
 
     def __init__(self, options: WriteOptions, schema: Any) -> None:
         self.options = options
-        _check_columns(schema.fieldNames(), options)
+        _check_columns(schema, options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         from pyspark import TaskContext
@@ -113,14 +121,36 @@ class StreamSink(DataSourceStreamArrowWriter):
         """What was published stays; the batch comes again and goes on behind it."""
 
 
-def _check_columns(names: list[str], options: WriteOptions) -> None:
-    for name in names:
+_BYTES: Final = ("binary", "string")
+_WHOLE: Final = ("tinyint", "smallint", "int", "bigint")
+_TIMES: Final = ("timestamp",)
+_TYPES: Final[dict[str, tuple[str, ...]]] = {
+    "value": _BYTES,
+    "key": _BYTES,
+    "headers": ("map<string,string>", "map<string,binary>"),
+    "topic": ("string",),
+    "priority": _WHOLE,
+    "delay_ms": _WHOLE,
+    "deliver_at": _TIMES,
+    "ttl_ms": _WHOLE,
+    "expires_at": _TIMES,
+    "dedup_id": _BYTES,
+    "timestamp": _TIMES,
+}
+
+
+def _check_columns(schema: Any, options: WriteOptions) -> None:
+    names = list(schema.fieldNames())
+    for field in schema.fields:
+        name, kind = field.name, field.dataType.simpleString()
         if name not in _COLUMNS and name not in _IGNORED:
             close = get_close_matches(name, _COLUMNS, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(_COLUMNS)}"
             raise InvalidArgument(
                 f"column {name!r} has no meaning in a message; {hint} (select() what is to be written)"
             )
+        if name in _TYPES and kind not in _TYPES[name]:
+            raise InvalidArgument(f"column {name!r} is {kind}; it must be {' or '.join(_TYPES[name])}")
     if "value" not in names:
         raise InvalidArgument(f"there is no column value; the columns are {', '.join(names)}")
     if options.topic is None and "topic" not in names:
@@ -136,21 +166,27 @@ class _Task:
     def __init__(self, options: WriteOptions, name: str, partition: int, batch: int) -> None:
         self.options = options
         self.partition = partition
-        self.first_sequence = (batch + 1) << _CHUNK_BITS
+        if batch + 1 >= 1 << _BATCH_BITS:
+            raise InvalidArgument(f"batch {batch}: a query has at most {(1 << _BATCH_BITS) - 1} batches")
+        self.first_number = (batch + 1) << _CHUNK_BITS
         self.producers = [xxh3_64_intdigest(f"{name}\0{partition}\0{lane}".encode()) or 1 for lane in range(_LANES)]
-        self.way: Reach = reach(options.place)
+        self.way: Reach = reach(options.place, writes=True)
         self.topics: dict[str, _Topic] = {}
         self.done = Written(0, 0, 0)
 
     def write(self, records: Iterator[pa.RecordBatch]) -> Written:
-        for topic, table in _chunks(records, self.options):
-            found = self.topics.get(topic)
-            if found is None:
-                found = self.topics[topic] = _Topic(self, topic)
-            found.add(table)
-        for each in self.topics.values():
-            each.finish()
-        return self.done
+        try:
+            for topic, table in _chunks(records, self.options):
+                found = self.topics.get(topic)
+                if found is None:
+                    found = self.topics[topic] = _Topic(self, topic)
+                found.add(table)
+            for each in self.topics.values():
+                each.finish()
+            return self.done
+        finally:
+            if self.options.place.data_dir:
+                self.way.close()  # the next task may have the directory
 
 
 class _Topic:
@@ -170,6 +206,7 @@ class _Topic:
         self.partitions: int = there["partitions"]
         self.last = [{int(index): last for index, last in lane.items()} for lane in there["sequences"]]
         self.chunk = 0
+        self.digest = xxh3_64()
         self.waiting: deque[tuple[int, int, Batch, Any]] = deque()
 
     def add(self, table: pa.Table) -> None:
@@ -177,19 +214,33 @@ class _Topic:
         from headrace.batch import encode_arrow
 
         task, chunk = self.task, self.chunk
+        if chunk >= 1 << _CHUNK_BITS:
+            raise InvalidArgument(
+                f"a task writes more than {1 << _CHUNK_BITS} chunks into {self.name!r}: repartition() into more tasks"
+            )
         self.chunk += 1
         lane = chunk % _LANES
-        sequence = task.first_sequence + chunk if task.options.idempotent else 0
-        batch = encode_arrow(table, producer_id=task.producers[lane] if sequence else 0, producer_seq=sequence)
+        batch = encode_arrow(table)
+        number = digest = 0
+        if task.options.idempotent:
+            for piece in batch.buffers()[1:]:
+                self.digest.update(piece)
+            number, digest = task.first_number + chunk, self.digest.intdigest() & _DIGEST
+            batch = batch.from_producer(task.producers[lane], number << _DIGEST_BITS | digest)
         task.done.rows += batch.count
         task.done.chunks += 1
         while self.waiting and self.waiting[0][0] <= chunk - _LANES:
             self._confirm()
         for index, part in self._routed(batch):
-            if sequence and self.last[lane].get(index, 0) >= sequence:
-                task.done.repeated += part.count
-            else:
+            known, other = divmod(self.last[lane].get(index, 0), 1 << _DIGEST_BITS)
+            if not number or known < number:
                 self._send(chunk, index, part)
+                continue
+            if known == number and other != digest:
+                raise self._conflict(
+                    f"chunk {chunk} for partition {index} of {self.name!r} was written with other rows"
+                )
+            task.done.repeated += part.count
 
     def _routed(self, batch: Batch) -> list[tuple[int, Batch]]:
         count = self.partitions
@@ -224,15 +275,27 @@ class _Topic:
         try:
             self.task.way.do(result)
         except DuplicateConflict as error:
-            raise DuplicateConflict(
-                f"{error.message}. A batch that is written again must have the same rows in the same order; after a"
-                " shuffle, sort within partitions before writing, or give a dedup_id column and idempotent=false"
-            ) from None
+            raise self._conflict(error.message) from None
+
+    def _conflict(self, why: str) -> DuplicateConflict:
+        return DuplicateConflict(
+            f"{why}. A batch that is written again must have the same rows in the same order; after a shuffle, sort"
+            " within partitions before writing, or give a dedup_id column and idempotent=false"
+        )
 
     def finish(self) -> None:
         """Until all of it is durable."""
         while self.waiting:
             self._confirm()
+        first = self.task.first_number
+        for lane in self.last:
+            for sequence in lane.values():
+                number = sequence >> _DIGEST_BITS
+                if first + self.chunk <= number < first + (1 << _CHUNK_BITS):
+                    raise self._conflict(
+                        f"{self.name!r} has {number - first + 1} chunks of this write from before, and now there are"
+                        f" {self.chunk}"
+                    )
 
 
 def _chunks(records: Iterator[pa.RecordBatch], options: WriteOptions) -> Iterator[tuple[str, pa.Table]]:
