@@ -27,6 +27,7 @@ from headrace.frontends.http.request import Request
 from headrace.frontends.http.routes import EVERYWHERE, Route, Routes
 from headrace.frontends.http.table import all_routes
 from headrace.frontends.listening import spelled
+from headrace.ids import parse_id
 from headrace.names import DEFAULT_NAMESPACE
 
 __all__ = ["HttpDoor"]
@@ -206,12 +207,24 @@ class HttpDoor:
         request.route = route
         names = request.names = place.names
         request.namespace = namespace = names.get("namespace", DEFAULT_NAMESPACE)
-        if route.everywhere:
-            if route.verb is not None:
-                request.authorise(route.verb, EVERYWHERE, "")
-        elif route.verb is not None and not route.inside:
-            request.authorise(route.verb, namespace, names.get("topic", ""))
+        if route.verb is not None and self.site.authenticate is not None:
+            self._judge(request, route, namespace, names)
         return False
+
+    def _judge(self, request: Request, route: Route, namespace: str, names: Mapping[str, str]) -> None:
+        """Nobody without a good token has his body read; where it says what the request is about, the handler asks
+        again."""
+        if route.verb is None:
+            return
+        if route.inside:
+            request.identify()
+        elif route.everywhere:
+            request.authorise(route.verb, EVERYWHERE, "")
+        else:
+            topic = names.get("topic", "")
+            if not topic and "id" in names:
+                topic = self.broker.broker.topic_of(namespace, parse_id(names["id"])) or ""
+            request.authorise(route.verb, namespace, topic)
 
     def _is_offered(self, request: Request, upgrade: bytes) -> bool:
         path = request.path.decode("latin-1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, NotAllowed
 from headrace.frontends.access import Principal, Verb, guard, guard_call
 from headrace.frontends.http.answers import JSON, encode_json, error_parts
 
@@ -97,10 +97,21 @@ class Request:
             self.principal = authenticate(self.token, namespace)
             guard(self.principal, verb, namespace, topic)
 
+    def identify(self) -> None:
+        """Raise when the token is no good, whatever it may be good for."""
+        authenticate = self.door.site.authenticate
+        if authenticate is not None:
+            try:
+                self.principal = authenticate(self.token, self.namespace)
+            except NotAllowed:
+                self.principal = None  # not for this namespace, which may not be the one it is about
+
     async def call(self, method: str, **arguments: Any) -> Any:
         """An administrative call, if whoever calls may make it. Arguments that are None are left out."""
         given = {name: value for name, value in arguments.items() if value is not None or name == "namespace"}
         broker = self.door.broker
+        if self.principal is None and self.door.site.authenticate is not None:
+            raise NotAllowed(f"nobody has asked whether the caller may do {method}")
         guard_call(self.principal, method, given, broker.broker.topic_of)
         return await broker.call(method, given)
 
