@@ -45,6 +45,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "doctor": Entry("headrace.cli.doctor:doctor", "Is everything here as a broker needs it?"),
     "verify": Entry("headrace.cli.verify:verify", "Read every byte of a data directory, and recount the books."),
     "drill": Entry("headrace.cli.drill:drill", "Kill a server again and again, and check that nothing is lost."),
+    "bench": Entry("headrace.cli.bench:bench", "Measure what this place does in a second."),
     "token": Entry("headrace.cli.token:token", "Make keys and tokens, and look into them."),
     "completion": Entry("headrace.cli.completion:completion", "Complete commands in bash, zsh or fish."),
 }

@@ -27,7 +27,7 @@ from headrace.errors import Closed, HeadraceError, InvalidArgument, TimedOut, Un
 from headrace.names import DEFAULT_NAMESPACE
 
 if TYPE_CHECKING:
-    from headrace.calls import Port
+    from headrace.client.handles import Headrace
 
 __all__ = ["DEFAULT_URL", "Broker", "Place", "located"]
 
@@ -39,11 +39,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Broker:
-    """An open place: the port, calls by name in its namespace, and better words for names that do not exist."""
+    """An open place: the client, its port, calls by name in its namespace, and better words for names that do not exist."""
 
-    def __init__(self, port: Port, namespace: str, *, embedded: bool) -> None:
-        self.port = port
-        self.namespace = namespace
+    def __init__(self, client: Headrace, *, embedded: bool) -> None:
+        self.client = client
+        self.port = client.port
+        self.namespace = client.namespace
         self.embedded = embedded
         self._interrupted = False
 
@@ -146,7 +147,7 @@ class Place:
         import headrace
 
         client = headrace.open(data_dir, namespace=self.namespace or DEFAULT_NAMESPACE)
-        broker = Broker(client.port, client.namespace, embedded=True)
+        broker = Broker(client, embedded=True)
         main = threading.current_thread() is threading.main_thread()
         kept = signal.signal(signal.SIGINT, broker.interrupt) if main else None
         try:
@@ -176,7 +177,7 @@ class Place:
                 "or work in a data directory with --data-dir"
             ) from None
         with client:
-            yield Broker(client.port, client.namespace, embedded=False)
+            yield Broker(client, embedded=False)
 
 
 def located(command: F) -> F:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 import click
 
 from headrace.clock import SystemClock
-from headrace.config import parse_duration_ns
+from headrace.config import parse_duration_ns, parse_size_bytes
 from headrace.errors import InvalidArgument
 from headrace.ids import parse_id
 from headrace.limits import PRIORITY_MAX, TIME_NS_MAX
@@ -63,6 +63,15 @@ class Span(_Kind):
 
     def parse(self, text: str) -> int:
         return parse_duration_ns(text)
+
+
+class Size(_Kind):
+    """Bytes of ``512``, ``4KiB``, ``1MB``."""
+
+    name = "size"
+
+    def parse(self, text: str) -> int:
+        return parse_size_bytes(text)
 
 
 class Moment(_Kind):
@@ -149,6 +158,7 @@ class _Place(_Kind):
 
 
 SPAN: Final = Span()
+SIZE: Final = Size()
 MOMENT: Final = Moment()
 PRIORITY: Final = Priority()
 MESSAGE_ID: Final = MessageId()
