@@ -342,6 +342,7 @@ class World:
         """Let go of the journal before the newest snapshot, as far as no log needs it."""
         if self.snapshot_position < 0:
             return
+        self.commit()  # a trim that is not durable lets go of nothing
         needed = [self.snapshot_position]
         for partition in self.ledger.partitions.values():
             places = [position for first, position in partition.places if first <= partition.start]

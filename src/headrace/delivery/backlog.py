@@ -72,7 +72,7 @@ class Lease(msgspec.Struct):
     bits: BitMap64 | None
     at_ns: int
     deadline_ns: int
-    later: dict[int, int] | None = None  # offset -> deadline, of those extended on their own
+    later: dict[int, int] | None = None  # offset -> deadline, of those it holds that were extended on their own
     bucket: int = 0
 
     def span(self) -> Span:
@@ -83,7 +83,8 @@ class Lease(msgspec.Struct):
         later = self.later
         if not later:
             return self.deadline_ns
-        return min(later.get(offset, self.deadline_ns) for offset in self.span())
+        first_ns = min(later.values())
+        return first_ns if len(later) == self.count else min(first_ns, self.deadline_ns)
 
     def holds(self, span: Span) -> bool:
         bits = self.bits

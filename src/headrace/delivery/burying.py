@@ -182,12 +182,13 @@ def decide_redrive(state: State, command: Redrive, now_ns: int) -> Outcome:
         return refuse(
             InvalidArgument(f"offsets {wanted.first} to {wanted.last}: the log has {source.start} to {source.end}")
         )
-    if command.contents is None:
+    if command.contents is None and wanted.count:
         return Outcome([], needs=[(command.pid, offset) for offset in wanted])
+    contents = command.contents or {}
     targets: dict[tuple[int, int, int], list[tuple[int, Message]]] = {}
     lost: list[int] = []
     for offset in wanted:
-        message = command.contents.get(offset)
+        message = contents.get(offset)
         place = _place(state, source, wanted.first, message, command) if message is not None else None
         if message is None or place is None:
             lost.append(offset)

@@ -17,6 +17,7 @@ from headrace.delivery.offsets import Span, add, span_of, subtract, unpack
 from headrace.delivery.partition import Partition
 from headrace.delivery.state import (
     BACKOFFS,
+    BUCKET_NS,
     HANDOVERS,
     LIFETIMES,
     MEMBERS,
@@ -309,8 +310,10 @@ def _leave_lease(state: State, backlog: Backlog, lease_id: int, span: Span) -> L
         del backlog.leases[lease_id]
         state.unwatch(lease)
     elif lease.later is not None:
-        for offset in span:
-            lease.later.pop(offset, None)
+        deadline_ns, later = lease.deadline_ns, lease.later
+        ends_ns = min([later.pop(offset, deadline_ns) for offset in span])
+        if ends_ns // BUCKET_NS <= lease.bucket:  # it may have been the first of its messages to be over
+            state.watch_anew(lease)
     return lease
 
 

@@ -16,7 +16,7 @@ from headrace.delivery.partition import Partition
 from headrace.delivery.topic import Group, Topic
 from headrace.ids import IdSource
 
-__all__ = ["BACKOFFS", "HANDOVERS", "LIFETIMES", "MEMBERS", "OUTLIVING", "PAUSES", "SCHEDULE", "State"]
+__all__ = ["BACKOFFS", "BUCKET_NS", "HANDOVERS", "LIFETIMES", "MEMBERS", "OUTLIVING", "PAUSES", "SCHEDULE", "State"]
 
 MS_NS = 1_000_000
 BUCKET_NS = 8 * MS_NS

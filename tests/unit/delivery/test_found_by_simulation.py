@@ -9,7 +9,7 @@ import pytest
 from headrace.batch import Message, encode
 from headrace.clock import ManualClock
 from headrace.config import GroupConfig, RetryConfig, TopicConfig
-from headrace.delivery import CreateGroup, CreateTopic, LeaseUpTo, Publish, Receipts, SettleMany
+from headrace.delivery import CreateGroup, CreateTopic, LeaseUpTo, Publish, Receipts, SettleMany, restore, snapshot
 from headrace.journal import MemoryJournal
 from headrace.shard.core import Core
 
@@ -106,3 +106,14 @@ def test_nobody_was_silent_because_the_shard_was_away() -> None:
     shard.clock.advance(31 * S)
     again.tick()
     assert again.state.groups[1].consumers() == []
+
+
+def test_a_lease_whose_first_message_to_be_over_is_acked_is_looked_at_when_the_next_one_is() -> None:
+    shard = Shard(ordering="none")
+    shard.publish("a", "b")
+    a, b = shard.lease(2)
+    shard.settle(extend=[(a, S)])
+    shard.settle(ack=[a])
+    live, restored = shard.core.state, restore(snapshot(shard.core.state))
+    assert live.wake_at_ns() == restored.wake_at_ns()
+    assert live.leases[b.lease_id].bucket == restored.leases[b.lease_id].bucket
