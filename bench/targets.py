@@ -151,6 +151,36 @@ TARGETS: Final[dict[str, tuple[Target, ...]]] = {
         ),
         Target("published one by one too", "delivery/recovery", "published one by one", at_most=5),
     ),
+    "the log": (
+        Target("sealing into Parquet (zstd), a core", "log/seal", "sealed a second of processor", at_least=1_000_000),
+        Target(
+            "on the disk when sealed, beside 200 B of JSON", "log/seal", "on the disk beside the values", at_most=0.6
+        ),
+        Target("journal left after that", "log/seal", "journal left unsealed", at_most=1),
+        Target(
+            "publishing while sealing, beside without",
+            "log/publish_while_sealing",
+            "publish beside without sealing",
+            at_least=0.7,
+        ),
+        Target("replay of 5,000,000 sealed, as Arrow", "log/past", "replay as Arrow", at_least=2_000_000),
+        Target("as deliveries in Python", "log/past", "replay as deliveries", at_least=300_000),
+        Target("first message of a time, 10,000,000 kept", "log/past", "first message of a time, sealed", at_most=100),
+        Target("trace of a recent message", "log/past", "trace of a recent message", at_most=20),
+        Target("trace of a sealed one", "log/past", "trace of a sealed message", at_most=1_000),
+        Target(
+            "trace of a sealed one with its life",
+            "log/past",
+            "trace of a sealed message that had a life",
+            at_most=1_000,
+        ),
+        Target(
+            "everything acked and nothing kept: Parquet files", "log/nothing_kept", "Parquet files written", at_most=0
+        ),
+        Target("its journal", "log/nothing_kept", "journal at most", at_most=256),
+        Target("count 10,000,000 scheduled", "log/scheduled", "count", at_most=5),
+        Target("memory of a process that holds them", "log/scheduled", "resident", at_most=1_024),
+    ),
     "a server process": (
         Target("resident memory, idle", "server/idle", "resident, idle", at_most=70),
         Target("an idle connection", "server/idle", "an idle connection", at_most=20),

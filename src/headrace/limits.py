@@ -500,8 +500,9 @@ RETAIN_TOPICS_A_TURN: Final = 100
 """Topics whose retention is looked after before others have their turn: about a millisecond."""
 SMALL_MESSAGE_BATCH: Final = 16
 """Batches below this many messages are sealed row by row: Arrow's cost a batch would be the larger one."""
-COMPACT_BELOW_BYTES: Final = 16 * MIB
-"""Sealed files smaller than this are put together."""
+COMPACT_BELOW_BYTES: Final = 8 * MIB
+"""Sealed files smaller than this are put together; what a full journal file of text becomes is larger, and is written
+once."""
 COMPACT_TO_BYTES: Final = 128 * MIB
 """The size such a file grows to: what Spark reads as one task."""
 COMPACT_FILES_MIN: Final = 4

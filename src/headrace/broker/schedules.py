@@ -8,6 +8,7 @@ message that comes due meanwhile is no longer scheduled, and is left alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import partial
 from heapq import merge
 from itertools import islice
 from typing import Any, Final
@@ -86,7 +87,7 @@ class Schedules:
         """{"scheduled": how many, "next_due_ns": when the first of them is due}."""
         found = self.broker.find_topic(namespace, topic)
         scheduled = sum(len(partition.scheduled) for partition in found.partitions)
-        firsts = [next(_next_of(partition), None) for partition in found.partitions if partition.scheduled]
+        firsts = [partition.schedule.first(partial(_is_live, partition)) for partition in found.partitions]
         due = [entry[0] * _MS_NS for entry in firsts if entry is not None]
         return Done({"scheduled": scheduled, "next_due_ns": min(due, default=None)}, 0)
 
@@ -228,12 +229,16 @@ class Schedules:
         return done + (act(partition.pid, chosen) if chosen else 0)
 
 
+def _is_live(partition: Partition, due_ms: int, offset: int) -> bool:
+    """Whether an entry of the index is what holds: not cancelled, nor moved to another time."""
+    return offset in partition.scheduled and partition.moved.get(offset, due_ms) == due_ms
+
+
 def _next_of(partition: Partition) -> Any:
     """(due_ms, offset, partition) of what is scheduled, the next first."""
-    scheduled, moved = partition.scheduled, partition.moved
     before = (-1, -1)
     for due_ms, offset in partition.schedule.entries():
-        if offset in scheduled and moved.get(offset, due_ms) == due_ms and (due_ms, offset) != before:
+        if _is_live(partition, due_ms, offset) and (due_ms, offset) != before:
             before = due_ms, offset
             yield due_ms, offset, partition
 

@@ -113,13 +113,27 @@ class DueTimes:
         self.add_many(kept)
 
     def entries(self) -> Iterator[tuple[int, int]]:
-        """Every entry, earliest first."""
-        numbers = sorted({*self._buckets, *((self._number,) if self._current else ())})
-        for number in numbers:
+        """Every entry, earliest first; a bucket is looked at when its turn comes."""
+        order = self._order.copy()  # a heap, too
+        if self._current:
+            heappush(order, self._number)
+        while order:
+            number = heappop(order)
             base = number << _WIDTH_BITS
             packed_entries = [*self._buckets.get(number, ()), *(self._current if number == self._number else ())]
             for packed in sorted(packed_entries):
                 yield base | packed >> OFFSET_BITS, packed & _OFFSET_MASK
+
+    def first(self, live: Callable[[int, int], bool]) -> tuple[int, int] | None:
+        """The earliest entry that is live. The leftovers before it are dropped: nobody meets them twice."""
+        while (due_ms := self.next_due_ms()) is not None:
+            offset = self._current[-1] & _OFFSET_MASK
+            if live(due_ms, offset):
+                return due_ms, offset
+            self._current.pop()
+            self.count -= 1
+            self.leftovers = max(0, self.leftovers - 1)
+        return None
 
     def _open_earliest(self) -> None:
         if self._current:

@@ -110,3 +110,53 @@ def test_what_is_chosen_must_be_said_once(world: World, arguments: dict[str, obj
         world.call("schedule.cancel", topic="orders", **arguments)
     with pytest.raises(InvalidArgument, match="needs one of deliver_at_ns and delay_ns"):
         world.call("schedule.move", topic="orders", ids=[1])
+
+
+@pytest.mark.feature("N06")
+def test_a_count_looks_at_no_message_and_passes_over_what_was_cancelled(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thirty thousand over a month; cancelled ones before the first are met once and never again."""
+    world.call("topic.create", topic="orders", settings={"max_delay": "60d"})
+    now_ns = world.now_ns
+    for start in range(0, 30_000, 3_000):
+        messages = [
+            Message(b"x", deliver_at_ns=now_ns + (60 + 80 * (start + i)) * SECOND, key=b"early" if start == 0 else b"k")
+            for i in range(3_000)
+        ]
+        world.publish("orders", messages)
+    assert world.call("schedule.cancel", topic="orders", key=b"early") == {"cancelled": 3_000}
+    partition = world.core.state.by_name["default", "orders"].partitions[0]
+    monkeypatch.setattr(type(world.core.log(partition.pid)), "batch_from", None)  # nothing is read
+    counted = world.call("schedule.count", topic="orders")
+    first_ns = now_ns + (60 + 80 * 3_000) * SECOND
+    assert counted == {"scheduled": 27_000, "next_due_ns": first_ns}
+    assert len(partition.schedule) == 27_000  # what was passed over is gone
+    assert world.call("schedule.count", topic="orders") == counted
+
+
+@pytest.mark.feature("N06", "F139")
+def test_a_restart_keeps_what_was_scheduled_moved_and_cancelled(world: World) -> None:
+    ids = scheduled(world, {b"a": 60, b"b": 120, b"c": 180})
+    world.call("schedule.move", topic="orders", ids=[ids[2]], delay_ns=30 * SECOND)
+    world.call("schedule.cancel", topic="orders", ids=[ids[1]])
+    before = [(row["value"], row["due_ns"]) for row in world.call("schedule.list", topic="orders")]
+    again = World(world.journal, world.clock)
+    assert [(row["value"], row["due_ns"]) for row in again.call("schedule.list", topic="orders")] == before
+    assert again.call("schedule.count", topic="orders")["scheduled"] == 2
+    again.wait(31)
+    assert [each.batch.values() for each in again.lease("orders", 10)] == [[b"c"]]
+    again.wait(30)
+    assert [each.batch.values() for each in again.lease("orders", 10)] == [[b"a"]]
+
+
+def test_moves_that_cannot_be(world: World) -> None:
+    [one] = scheduled(world, {b"a": 60})
+    with pytest.raises(InvalidArgument, match="max_delay"):
+        world.call("schedule.move", topic="orders", ids=[one], delay_ns=400 * 24 * 3600 * SECOND)
+    with pytest.raises(InvalidArgument, match="a time is from 0"):
+        world.call("schedule.move", topic="orders", ids=[one], deliver_at_ns=-1)
+    with pytest.raises(InvalidArgument, match="from 1 to"):
+        world.call("schedule.list", topic="orders", limit=0)
+    with pytest.raises(InvalidArgument, match="has no message with the id 7"):
+        world.call("schedule.show", topic="orders", id=7)
