@@ -437,7 +437,16 @@ def embedded_memory(machine: Machine) -> dict[str, Figure]:
                         seen += len(d.value)
             assert seen == count // 20_000 * 20_000 * len(VALUE)
 
-        groups = iter(range(ROUNDS))
+        def consume_many(group: str) -> None:
+            seen = 0
+            with taken.consumer(group) as consumer:
+                while ds := consumer.receive(1_000, wait=0):
+                    seen += sum(len(d.value) for d in ds)
+                    consumer.ack(ds)
+            assert seen == count // 20_000 * 20_000 * len(VALUE)
+
+        groups = iter(range(2 * ROUNDS))
+        figures["consume in batches"] = Figure(rate(count, lambda: consume_many(f"g{next(groups)}")), "msg/s")
         figures["consume with a block each"] = Figure(rate(count, lambda: consume(f"g{next(groups)}")), "msg/s")
     return figures
 

@@ -243,6 +243,7 @@ TARGETS: Final[dict[str, tuple[Target, ...]]] = {
         Target("delivered to 10 groups over the network", "sdk/fanout", "delivered to 10 groups", at_least=100_000),
         Target("embedded, memory: publish one by one", "embedded/memory", "publish one by one", at_least=200_000),
         Target("in batches of 1,000", "embedded/memory", "publish in batches of 1,000", at_least=2_000_000),
+        Target("consume in batches", "embedded/memory", "consume in batches", at_least=450_000),
         Target("consume with a block each", "embedded/memory", "consume with a block each", at_least=150_000),
         Target("embedded, disk: publish_many of 1,000", "embedded/disk", "publish_many of 1,000", at_least=1_000_000),
         Target("embedded, disk: one durable publish, p50", "embedded/disk", "publish one, p50", at_most=1_000),

@@ -13,7 +13,7 @@ from headrace.client.aio_handles import Headrace, Topic
 from headrace.client.arguments import Duration
 from headrace.client.awaiting import Opening
 from headrace.client.handles import consumer_name
-from headrace.config import TopicConfig, with_settings
+from headrace.embedded import checked
 from headrace.names import DEFAULT_NAMESPACE, check_namespace_name
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def open(  # noqa: A001 - the name of the public function
     0
     """
     check_namespace_name(namespace)
-    defaults = with_settings(TopicConfig(), topic_defaults or {})
+    defaults = checked(path, node_id, topic_defaults)
 
     async def start() -> Headrace:
         port = await open_async_port(path, node_id=node_id, topic_defaults=defaults, auto_create=auto_create)

@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from headrace.broker.embedded import open_port
+from headrace.client.arguments import shown, whole
 from headrace.client.handles import Headrace
 from headrace.config import TopicConfig, with_settings
+from headrace.errors import InvalidArgument
+from headrace.ids import NODE_ID_MAX
 from headrace.names import DEFAULT_NAMESPACE, check_namespace_name
 
-__all__ = ["open"]
+__all__ = ["checked", "open"]
 
 
 def open(  # noqa: A001 - the name of the public function
@@ -34,6 +37,16 @@ def open(  # noqa: A001 - the name of the public function
     '1m'
     """
     check_namespace_name(namespace)
-    defaults = with_settings(TopicConfig(), topic_defaults or {})
+    defaults = checked(path, node_id, topic_defaults)
     port = open_port(path, node_id=node_id, topic_defaults=defaults, auto_create=auto_create)
     return Headrace(port, namespace=namespace, name=name, now_ns=port.now_ns)
+
+
+def checked(path: object, node_id: object, topic_defaults: object) -> TopicConfig:
+    """What both kinds of ``open`` refuse before they touch anything; the defaults of topics."""
+    if not isinstance(path, str | Path) or not str(path):
+        raise InvalidArgument(f"the path is {shown(path)}; it must name a directory, or be ':memory:'")
+    whole("node_id", node_id, 0, NODE_ID_MAX)
+    if topic_defaults is not None and not isinstance(topic_defaults, Mapping):
+        raise InvalidArgument(f"topic_defaults is {shown(topic_defaults)}; write settings, such as {{'lease': '1m'}}")
+    return with_settings(TopicConfig(), topic_defaults or {})

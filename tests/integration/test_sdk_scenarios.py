@@ -211,6 +211,31 @@ async def test_refusals_are_typed_and_say_what_was_wrong(hr: Any) -> None:
             await hr.topic(name)
 
 
+async def test_arguments_of_a_wrong_kind_are_named(hr: Any) -> None:
+    orders = await hr.topic("orders")
+    await orders.publish(b"x")
+    for partition in ("a", 1.0, -2, 1024, None):
+        with pytest.raises(errors.InvalidArgument, match="partition"):
+            await orders.publish(b"x", partition=partition)
+        with pytest.raises(errors.InvalidArgument, match="partition"):
+            await orders.publish_many([b"x"], partition=partition)
+    for value in (5, None, [b"x"], {"a": 1}):
+        with pytest.raises(errors.InvalidArgument, match="value"):
+            await orders.publish(value)
+    async with orders.consumer() as consumer:
+        for deliveries in (5, None, ["a"], [b"x"]):
+            with pytest.raises(errors.InvalidArgument, match="delivery"):
+                await consumer.ack(deliveries)
+        for n in (0, -1, "1", 1.5, 100_001):
+            with pytest.raises(errors.InvalidArgument, match="n is"):
+                await consumer.receive(n)
+        (d,) = await consumer.receive(wait="10s")
+        with pytest.raises(errors.InvalidArgument, match="by is 0"):
+            await consumer.extend(d, 0)
+        await consumer.ack(d)
+    assert await orders.depth() == 0
+
+
 @pytest.mark.feature("F018")
 async def test_a_message_above_the_limit_is_refused(hr: Any) -> None:
     orders = await hr.topic("orders")
@@ -244,7 +269,7 @@ async def test_topics_appear_on_first_use(hr: Any) -> None:
 # -- consuming ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.feature("F027", "F028", "F036")
+@pytest.mark.feature("F027", "F028", "F036", "F216")
 async def test_acked_messages_do_not_come_again(hr: Any) -> None:
     orders = await hr.topic("orders")
     await orders.publish_many([b"%d" % n for n in range(10)])
@@ -679,3 +704,45 @@ async def test_a_worker_that_fails_nacks_and_goes_on(hr: Any, caplog: pytest.Log
     (waiting,) = await emails.browse("scheduled")
     assert waiting["last_error"] == "ValueError: no such address"
     assert "no such address" in caplog.text
+
+
+@pytest.mark.feature("F253")
+async def test_a_consumer_holds_no_more_than_its_prefetch_and_the_rest_is_there_for_others(hr: Any) -> None:
+    orders = await hr.topic("orders", ordering="none", retry={"max_retries": 0})
+    await orders.publish_many([b"%d" % n for n in range(50)])
+    async with orders.consumer(prefetch=4) as slow:
+        (d,) = [await anext(aiter(slow))]
+        async with orders.consumer(prefetch=1) as other:
+            rest = await values_of(other, 46)
+        assert len(set(rest)) == 46
+        await d.nack(error="once is enough")
+        await slow.flush()
+        info = await orders.group().info()
+        assert (info["dead"], info["acked"]) == (1, 46)
+
+
+async def test_a_loop_with_a_quick_handler_is_given_more_at_a_time(hr: Any) -> None:
+    orders = await hr.topic("orders", ordering="none")
+    await orders.publish_many([b"x"] * 4_000)
+    most = 0
+    async with orders.consumer() as consumer:
+        async for d in consumer.until_idle("10s"):
+            await d.ack()
+            most = max(most, d.offset)
+            if d.offset == 3_999:
+                break
+        await consumer.flush()
+    info = await orders.group().info()
+    assert (info["acked"], most) == (4_000, 3_999)
+
+
+async def test_priorities_and_delays_go_through_a_publisher_too(hr: Any) -> None:
+    orders = await hr.topic("orders")
+    async with orders.publisher() as publisher:
+        for n in range(5):
+            await publisher.publish(b"%d" % n, priority=9 - n)
+        later = await publisher.publish(b"later", delay="1h")
+    assert (await later.result()).offset == 5
+    assert (await orders.schedule.count())["scheduled"] == 1
+    async with orders.consumer() as consumer:
+        assert await values_of(consumer, 5) == [b"4", b"3", b"2", b"1", b"0"]

@@ -82,3 +82,79 @@ def test_every_workload_file_can_be_loaded_and_chosen_by_its_first_word() -> Non
     assert registry.chosen(["ids"]) == ["ids"]
     with pytest.raises(SystemExit, match="no workload 'idz'; there are: "):
         registry.chosen(["idz"])
+
+
+FIGURES = {
+    # Claims that are met on one machine; of F273 and F285 what is said of one node (the others need three machines).
+    "F256": [("sdk/publish_many", "publish_many", 1), ("sdk/consume", "consume and ack, as it comes", 1)],
+    "F272": [
+        ("sdk/publisher", "single publishes", 50_000),
+        ("sdk/consume", "consume and ack, as it comes", 50_000),
+        ("sdk/end_to_end", "p99", 10),
+    ],
+    "F273": [
+        ("sdk/partitions", "1 partitions, 1 consumers", 5_000),
+        ("sdk/partitions", "10 partitions, 10 consumers", 50_000),
+    ],
+    "F274": [("sdk/publish_many", "publish_many", 50_000)],
+    "F275": [("server/backlog", "resident, all waiting", 1_500)],
+    "F276": [
+        ("delivery/backlog", "lease 100 + ack 100, ratio", 1.5),
+        ("delivery/backlog", "lease 1 + ack 1, ratio", 1.5),
+    ],
+    "F277": [("sdk/receive_one", "p50", 1_000)],
+    "F278": [("sdk/publisher", "single publishes", 10_000), ("sdk/consume", "consume and ack, as it comes", 10_000)],
+    "F279": [("sdk/end_to_end", "p99", 10)],
+    "F280": [("embedded/disk", "publish one, p50", 1_000)],
+    "F281": [("server/backlog", "kill to first delivery", 5)],
+    "F282": [
+        ("embedded/memory", "publish in batches of 1,000", 500_000),
+        ("embedded/memory", "consume in batches", 450_000),
+    ],
+    "F283": [
+        ("embedded/disk", "publish_many of 1,000", 50_000),
+        ("sdk/consume", "consume and ack, as it comes", 45_000),
+    ],
+    "F284": [("sdk/fanout", "delivered to 10 groups", 100_000)],
+    "F285": [
+        ("sdk/batch_curve", "lists of 1", 320),
+        ("sdk/publish_threads", "eight threads, one at a time each", 1_300),
+        ("sdk/batch_curve", "lists of 100", 30_000),
+        ("sdk/batch_curve", "lists of 1000", 220_000),
+    ],
+    "F286": [
+        ("sdk/batch_curve", f"lists of {size}", rate)
+        for size, rate in zip(
+            (1, 10, 50, 100, 200, 500, 1000), (320, 3_000, 15_000, 30_000, 60_000, 130_000, 220_000), strict=True
+        )
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    "rows", [pytest.param(rows, marks=pytest.mark.feature(feature), id=feature) for feature, rows in FIGURES.items()]
+)
+def test_a_figure_that_others_claim_is_a_target_here_at_least_as_strict(rows: list[tuple[str, str, float]]) -> None:
+    targets = {(target.workload, target.figure): target for area in TARGETS.values() for target in area}
+    for workload, figure, claimed in rows:
+        target = targets[workload, figure]
+        if target.at_least is not None:
+            assert target.at_least >= claimed
+        else:
+            assert target.at_most is not None
+            assert target.at_most <= claimed
+
+
+@pytest.mark.parametrize("name", ["sdk/publisher", "sdk/consume", "sdk/fanout", "embedded/memory", "embedded/disk"])
+def test_a_workload_of_the_sdk_measures_what_is_promised_of_it(name: str, tmp_path: Path) -> None:
+    registry.discover()
+    figures = registry.WORKLOADS[name](Tiny(tmp_path, short=True))
+    assert missing(name, figures) == []
+    assert all(figure.value > 0 for figure in figures.values())
+
+
+class Tiny(machine.Machine):
+    """A machine whose runs are over at once."""
+
+    def scaled(self, count: int) -> int:
+        return min(count, 20_000)

@@ -39,7 +39,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Broker:
-    """An open place: the client, its port, calls by name in its namespace, and better words for names that do not exist."""
+    """An open place: the client, calls by name in its namespace, and better words for names that do not exist."""
 
     def __init__(self, client: Headrace, *, embedded: bool) -> None:
         self.client = client

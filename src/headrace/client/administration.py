@@ -256,7 +256,7 @@ class ScheduleCalls(_Calls):
         return self._do("schedule.list", limit=limit, **({} if group is None else {"group": group}))
 
     def count(self) -> Any:
-        """How many are scheduled."""
+        """``{"scheduled", "next_due_ns"}``: how many, and when the next is due."""
         return self._do("schedule.count")
 
     def show(self, id: Any) -> Any:

@@ -23,7 +23,7 @@ from headrace.client.arguments import (
     span_ns,
 )
 from headrace.client.awaiting import Opening
-from headrace.client.handles import consumer_name, group_options
+from headrace.client.handles import checked_partition, consumer_name, group_options
 from headrace.client.message import Message
 from headrace.client.outgoing import batches_of, one_batch
 from headrace.client.published import Published, PublishedMany, single_place
@@ -278,13 +278,16 @@ class Topic(TopicCalls):
             correlation_id,
             reply_to,
         )
-        return single_place(await self._client._port.publish(self._namespace, self.name, partition, batch))
+        return single_place(
+            await self._client._port.publish(self._namespace, self.name, checked_partition(partition), batch)
+        )
 
     async def publish_many(self, values: Any, *, partition: int = BY_KEY) -> PublishedMany:
         """Publish values, messages or the rows of an Arrow table; durable when it returns."""
         import asyncio
 
         port, namespace, name = self._client._port, self._namespace, self.name
+        checked_partition(partition)
         under_way: list[asyncio.Task[Any]] = []
         parts, counts = [], []
         try:
@@ -303,7 +306,7 @@ class Topic(TopicCalls):
     def publisher(self, *, linger: Duration | None = None, partition: int = BY_KEY) -> Publisher:
         """Publish one by one without waiting for each: messages gather into batches that leave together."""
         linger_ns = CLIENT_PUBLISHER_LINGER_NS if linger is None else span_ns("linger", linger)
-        return Publisher(self._client, self.name, partition, linger_ns)
+        return Publisher(self._client, self.name, checked_partition(partition), linger_ns)
 
     def consumer(
         self,

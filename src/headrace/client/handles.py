@@ -32,6 +32,7 @@ from headrace.client.arguments import (
     Value,
     shown,
     span_ns,
+    whole,
 )
 from headrace.client.consumer import Consumer, Delivery
 from headrace.client.keeper import Keeper
@@ -42,7 +43,7 @@ from headrace.client.replay import Replay, ReplayPlan
 from headrace.client.settling import AtomicOrder, SettledTogether
 from headrace.clock import Clock, SystemClock
 from headrace.errors import Closed, InvalidArgument, NotAllowed
-from headrace.limits import CLIENT_PUBLISHER_LINGER_NS, CLIENT_WINDOW
+from headrace.limits import CLIENT_PUBLISHER_LINGER_NS, CLIENT_WINDOW, PARTITIONS_MAX
 from headrace.names import DEFAULT_GROUP, DEFAULT_NAMESPACE, check_group_name, check_topic_name
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from headrace.client.requests import Requests
     from headrace.client.worker import Handler, Workers
 
-__all__ = ["Headrace", "Topic", "consumer_name", "group_options"]
+__all__ = ["Headrace", "Topic", "checked_partition", "consumer_name", "group_options"]
 
 F = TypeVar("F", bound="Handler")
 
@@ -75,6 +76,11 @@ def group_options(
     if not durable:
         options["durable"] = False
     return options
+
+
+def checked_partition(partition: int) -> int:
+    """A partition by its index, or BY_KEY."""
+    return partition if partition == BY_KEY else whole("partition", partition, 0, PARTITIONS_MAX - 1)
 
 
 class Headrace(BrokerCalls):
@@ -382,7 +388,7 @@ class Topic(TopicCalls):
             correlation_id,
             reply_to,
         )
-        return single_place(self._client._port.publish(self._namespace, self.name, partition, batch))
+        return single_place(self._client._port.publish(self._namespace, self.name, checked_partition(partition), batch))
 
     def publish_many(self, values: Any, *, partition: int = BY_KEY) -> PublishedMany:
         """Publish values, messages or the rows of an Arrow table; durable when it returns.
@@ -391,6 +397,7 @@ class Topic(TopicCalls):
         those before it are durable.
         """
         port, namespace, name = self._client._port, self._namespace, self.name
+        checked_partition(partition)
         under_way: list[Pending] = []
         parts, counts = [], []
         for batch in batches_of(values):
@@ -409,7 +416,7 @@ class Topic(TopicCalls):
         from headrace.client.publisher import Publisher
 
         linger_ns = CLIENT_PUBLISHER_LINGER_NS if linger is None else span_ns("linger", linger)
-        return Publisher(self._client, self.name, partition, linger_ns)
+        return Publisher(self._client, self.name, checked_partition(partition), linger_ns)
 
     # -- consuming ---------------------------------------------------------------------------------------------------
 

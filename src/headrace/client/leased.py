@@ -371,6 +371,8 @@ def places_of(deliveries: Any) -> Iterator[tuple[Holding, list[int]]]:
         for holding in deliveries._holdings:
             yield holding, list(range(holding.count))
     else:
+        if not isinstance(deliveries, Iterable):
+            raise InvalidArgument(f"{deliveries!r} is no delivery; give one or several that a consumer handed out")
         found: dict[Holding, list[int]] = {}
         for each in deliveries:
             if not isinstance(each, DeliveryFields):

@@ -125,12 +125,15 @@ class Workers:
         Raises what made a worker stop by itself, such as a broker that is gone for good.
         """
         handlers: dict[signal.Signals, Any] = {}
-        self.start()
+        if not self._running:
+            self._stopping = Event()
+        asked = self._stopping
         if current_thread() is main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 handlers[number] = signal.signal(number, self._on_signal)
         try:
-            while not self._stopping.wait(1):
+            self._start_all()  # a signal that comes now is obeyed when they have started
+            while not asked.wait(1):
                 pass  # in rounds, so that a signal is noticed on every platform
         finally:
             try:
@@ -149,18 +152,23 @@ class Workers:
 
     def start(self) -> Workers:
         """Start all of them and return."""
+        if not self._running:
+            self._stopping = Event()
+        self._start_all()
+        return self
+
+    def _start_all(self) -> None:
         if not self._workers:
             raise InvalidArgument("there are no workers; declare some with @client.worker(topic)")
-        if not self._running:
-            self._running = True
-            self._stopping.clear()
-            try:
-                for worker in self._workers:
-                    self._start(worker)
-            except BaseException:
-                self.stop()
-                raise
-        return self
+        if self._running:
+            return
+        self._running = True
+        try:
+            for worker in self._workers:
+                self._start(worker)
+        except BaseException:
+            self.stop()
+            raise
 
     def _start(self, worker: _Worker) -> None:
         consumer = worker.open(self._client)
