@@ -25,18 +25,20 @@ from headrace.wire import native
 MIB = 1 << 20
 IDLE_CONNECTIONS = 1000
 READY_SECONDS = 60
+DOORS = ("native", "http", "mqtt", "grpc")
 
 
 class Server:
-    """``headrace serve`` on a free port."""
+    """``headrace serve`` with one door open, on a free port."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, door: str = "native") -> None:
+        self._door = door
+        ports = [part for one in DOORS for part in (f"--{one}-port", "0" if one == door else "off")]
         self._ready_file = data_dir.with_name(f"{data_dir.name}.ready")
         self.process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "headrace", "serve", "--data-dir", str(data_dir), "--native-port", "0"),
-                *("--http-port", "off", "--mqtt-port", "off", "--grpc-port", "off", "--log-level", "warning"),
-                *("--ready-file", str(self._ready_file)),
+                *(sys.executable, "-m", "headrace", "serve", "--data-dir", str(data_dir), *ports),
+                *("--log-level", "warning", "--ready-file", str(self._ready_file)),
             ],
             env={name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")},
             stdout=subprocess.DEVNULL,
@@ -49,7 +51,7 @@ class Server:
             if self.process.poll() is not None or time.monotonic() > self._deadline:
                 raise RuntimeError(f"the server did not start: {self.process.poll()}")
             time.sleep(0.002)
-        host, _, port = json.loads(self._ready_file.read_text())["native"].rpartition(":")
+        host, _, port = json.loads(self._ready_file.read_text())[self._door].rpartition(":")
         return host, int(port)
 
     def memory_bytes(self) -> int:
@@ -70,8 +72,8 @@ class Server:
 
 
 @contextmanager
-def serving(data_dir: Path) -> Iterator[Server]:
-    server = Server(data_dir)
+def serving(data_dir: Path, door: str = "native") -> Iterator[Server]:
+    server = Server(data_dir, door)
     try:
         yield server
     finally:

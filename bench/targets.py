@@ -248,6 +248,28 @@ TARGETS: Final[dict[str, tuple[Target, ...]]] = {
         Target("embedded, disk: publish_many of 1,000", "embedded/disk", "publish_many of 1,000", at_least=1_000_000),
         Target("embedded, disk: one durable publish, p50", "embedded/disk", "publish one, p50", at_most=1_000),
     ),
+    "HTTP": (
+        Target(
+            "durable publish, 1 message a request, 64 connections",
+            "http/publish",
+            "one message a request, 64 connections",
+            at_least=10_000,
+            beside="sync 4 KiB p50 us",
+        ),
+        Target("100 messages of 200 B a request", "http/publish", "100 messages a request", at_least=100_000),
+        Target("1,000 messages of 200 B a request", "http/publish", "1,000 messages a request", at_least=200_000),
+        Target("lease 100 + settle 100", "http/consume", "lease 100 + settle 100", at_least=80_000),
+        Target("replay as an Arrow stream", "http/replay", "as an Arrow stream", at_least=300),
+        Target(
+            "one publish at a time, above a bare sync",
+            "http/publish_one",
+            "p50 above a bare sync",
+            at_most=0.6,
+            beside="sync 200 B p50 us",
+        ),
+        Target("a scrape of 1,000 topics", "http/metrics", "a scrape", at_most=50),
+        Target("and what it holds up", "http/metrics", "the longest that another request waits", at_most=10),
+    ),
 }
 """By area. Rows of one area stay together and in the order in which they are read."""
 
