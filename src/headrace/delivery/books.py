@@ -52,13 +52,24 @@ def books_of(backlog: Backlog) -> tuple[Books, list[str]]:
         acked -= final
     containers = {
         "scheduled": ((partition.scheduled & interest) - backlog.filtered) | backlog.waiting,
-        "ready": backlog.unleased_below(backlog.end) - backlog.waiting,
+        "ready": _ready(backlog),
         "leased": backlog.leased_bits(),
         "acked": acked,
         **dict(zip(("dead", "expired", "cancelled", "dropped", "filtered"), finals, strict=True)),
     }
     books = Books(len(interest), *(len(bits) for bits in containers.values()))
     return books, [*_misplaced(containers, interest), *_miscounted(backlog, books)]
+
+
+def _ready(backlog: Backlog) -> BitMap64:
+    bits = backlog.fresh | backlog.parked
+    bits |= backlog.late_ready
+    for lane in backlog.lanes:
+        if lane is not None:
+            bits |= lane.main
+            bits |= lane.late_set
+            bits.update([offset for _, _, offset in lane.front])
+    return bits
 
 
 def _misplaced(containers: dict[str, BitMap64], interest: BitMap64) -> list[str]:
