@@ -1,4 +1,4 @@
-"""Dead letters: the calls ``dlq.list|redrive|purge``.
+"""Dead letters: the calls ``dlq.list|show|standing|redrive|purge``.
 
 The dead letters of a topic lie in a topic of their own (``dlq/<topic>`` unless configured), each with headers that say
 where it comes from. Somebody's dead letters are those that are still there: neither redriven nor purged, nor settled by
@@ -61,6 +61,7 @@ class DeadLetters:
             "dlq.list": self.find,
             "dlq.show": self.show,
             "dlq.redrive": self.redrive,
+            "dlq.standing": self.standing,
             "dlq.purge": self.purge,
         }
 
@@ -100,6 +101,23 @@ class DeadLetters:
         if not letters:
             raise InvalidArgument(f"topic {topic!r} has no dead letter {id}")
         return letters[0]
+
+    def standing(self, topic: str, namespace: str = "default") -> Done:
+        """Where dead letters still wait: [{"topic", "partition", "offsets": a portable 64-bit Roaring bitmap}].
+
+        Of every topic whose letters lie there; for who reads the log of dead letters and wants to know which are left.
+        """
+        return Done(
+            [
+                {
+                    "topic": partition.topic.name,
+                    "partition": partition.index,
+                    "offsets": self._there(partition, {}).serialize(),
+                }
+                for partition in self._partitions(namespace, topic)
+            ],
+            0,
+        )
 
     @portioned
     def redrive(

@@ -42,6 +42,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "dlq": Entry("headrace.cli.dlq:dlq", "Dead letters: list, redrive, purge."),
     "namespace": Entry("headrace.cli.namespace:namespace", "Namespaces, and what each may use."),
     "stats": Entry("headrace.cli.stats:stats", "Counts of topics and groups; --watch shows rates."),
+    "pipeline": Entry("headrace.cli.pipeline:pipeline", "Jobs on Spark: archive, replay, redrive, analyse."),
     "doctor": Entry("headrace.cli.doctor:doctor", "Is everything here as a broker needs it?"),
     "verify": Entry("headrace.cli.verify:verify", "Read every byte of a data directory, and recount the books."),
     "drill": Entry("headrace.cli.drill:drill", "Kill a server again and again, and check that nothing is lost."),

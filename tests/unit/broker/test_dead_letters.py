@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pyroaring import BitMap64
 
 from headrace.batch import Message
 from headrace.errors import InvalidArgument, UnknownTopic
@@ -157,6 +158,15 @@ def test_a_filter_that_cannot_be(world: World, where: dict[str, Any], wrong: str
     kill(world, [b"a"])
     with pytest.raises(InvalidArgument, match=wrong):
         world.call("dlq.list", topic="orders", where=where)
+
+
+def test_what_still_waits_is_told_as_a_bitmap(world: World) -> None:
+    kill(world, [b"%d" % i for i in range(4)])
+    world.call("dlq.redrive", topic="orders", where={"runs": [[0, 1, 1]]})
+    world.settle("dlq/orders", world.lease("dlq/orders", 1), "ack")
+    [place] = world.call("dlq.standing", topic="orders")
+    assert (place["topic"], place["partition"]) == ("dlq/orders", 0)
+    assert list(BitMap64.deserialize(place["offsets"])) == [2, 3]
 
 
 def test_those_that_were_chosen_by_other_means_are_named_by_runs_of_offsets(world: World) -> None:
