@@ -1,4 +1,4 @@
-"""Writes the pages of the reference that are tables in the code: ``python tools/reference_pages.py``.
+"""Writes the pages of the reference that are tables in the code: ``python -m tools.reference_pages``.
 
 A test compares them, so that they cannot fall behind.
 """
@@ -13,6 +13,8 @@ import msgspec
 
 from headrace import errors
 from headrace.config import GroupConfig, NamespaceConfig, ServerConfig, TopicConfig, settings_of, to_plain
+from tools.http_page import http_page
+from tools.metrics_page import metrics_page
 
 PROJECT = Path(__file__).parents[1]
 REFERENCE = PROJECT / "docs" / "reference"
@@ -152,7 +154,12 @@ def family(kind: type[errors.HeadraceError]) -> str:
 
 
 EXAMPLE = PROJECT / "examples" / "headrace.yaml"
-PAGES = {"configuration.md": configuration_page, "errors.md": errors_page}
+PAGES = {
+    "configuration.md": configuration_page,
+    "errors.md": errors_page,
+    "http.md": http_page,
+    "metrics.md": metrics_page,
+}
 
 if __name__ == "__main__":
     for name, page in PAGES.items():

@@ -13,7 +13,7 @@ from headrace.frontends.http.table import all_routes
 from integration.server_process import ServerProcess
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ["guides/http.md"]
+PAGES = ["guides/http.md", "guides/monitoring.md"]
 FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MARK = "\x1e"
 
@@ -21,11 +21,15 @@ MARK = "\x1e"
 def blocks(page: str) -> list[tuple[str, str, str]]:
     """(what is to be run, what it is marked with, the output that stands below it or nothing) in their order."""
     found: list[tuple[str, str, str]] = []
-    for kind, marked, text in FENCE.findall((DOCS / page).read_text()):
+    whole = (DOCS / page).read_text()
+    end = 0
+    for fence in FENCE.finditer(whole):
+        kind, marked, text = fence.groups()
         if kind == "sh":
             found.append((text, marked.strip(), ""))
-        elif kind in ("json", "text") and found and not found[-1][2]:
+        elif kind in ("json", "text") and found and not whole[end : fence.start()].strip():
             found[-1] = (*found[-1][:2], text)
+        end = fence.end()
     return found
 
 
