@@ -270,6 +270,16 @@ TARGETS: Final[dict[str, tuple[Target, ...]]] = {
         Target("a scrape of 1,000 topics", "http/metrics", "a scrape", at_most=50),
         Target("and what it holds up", "http/metrics", "the longest that another request waits", at_most=10),
     ),
+    "MQTT, from outside": (
+        Target("QoS 0 fan-in 20 → 1, 200 B, through", "mqtt_server/fan_in", "QoS 0", at_least=60_000),
+        Target("QoS 1 fan-in 20 → 1", "mqtt_server/fan_in", "QoS 1", at_least=30_000),
+        Target("fan-out 1 → 50, QoS 0", "mqtt_server/fan_out", "QoS 0", at_least=200_000),
+        Target("$queue/ publish, QoS 1, durable, 20 publishers", "mqtt_server/queue", "publish", at_least=40_000),
+        Target("$queue/ consume and ack one by one, 5.0", "mqtt_server/queue", "consume and ack", at_least=20_000),
+        Target("an idle connection", "mqtt_server/idle", "each", at_most=15),
+        Target("connects", "mqtt_server/idle", "connects", at_least=2_000),
+        Target("a publish among 100,000 filters", "mqtt_server/matching", "new topics", at_most=50),
+    ),
 }
 """By area. Rows of one area stay together and in the order in which they are read."""
 

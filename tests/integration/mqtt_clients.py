@@ -1,7 +1,7 @@
 """Clients that others made, behind one face: connect, subscribe, publish, take messages, be cut off.
 
-Which of them are there is asked of the machine: paho, aiomqtt and gmqtt come with the test extra; mqtt.js needs node and
-the package (``HEADRACE_NODE_MODULES`` or a global one); mosquitto_pub and mosquitto_sub are a Debian package.
+Which of them are there is asked of the machine: paho, aiomqtt and gmqtt come with the test extra; mqtt.js needs node
+and the package (``HEADRACE_NODE_MODULES`` or a global one); mosquitto_pub and mosquitto_sub are a Debian package.
 """
 
 from __future__ import annotations

@@ -240,7 +240,12 @@ class Peer:
 
 
 async def door_in_memory(
-    *, authenticate: Any = None, config: ServerConfig | None = None, tls: ssl.SSLContext | None = None, **options: Any
+    *,
+    authenticate: Any = None,
+    passwords: Any = None,
+    config: ServerConfig | None = None,
+    tls: ssl.SSLContext | None = None,
+    **options: Any,
 ) -> MqttDoor:
     """A door over a broker in memory, in this loop."""
     broker = LoopBroker(Broker(open_core(":memory:")))
@@ -251,6 +256,7 @@ async def door_in_memory(
             listener,
             config or ServerConfig(journal="memory"),
             authenticate=authenticate,
+            passwords=passwords,
             tls=tls,
         ),
         **options,
