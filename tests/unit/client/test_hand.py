@@ -1,0 +1,142 @@
+"""What a consumer holds: the order of handing out, leases that ran out, renewals, verdicts as runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headrace.batch import encode_columns
+from headrace.calls import LeasedBatch, Refusal, Run, Settle
+from headrace.client.hand import Hand, order_for, refusal_of
+from headrace.client.leased import DeliveryFields
+from headrace.errors import InvalidArgument, LeaseLost
+from headrace.limits import SECOND_NS
+
+SPAN_NS = 30 * SECOND_NS
+
+
+def leased(
+    count: int, *, first: int = 0, lease_id: int = 7, until_ns: int = SPAN_NS, partition: int = 0
+) -> LeasedBatch:
+    batch = encode_columns([b"%d" % n for n in range(first, first + count)]).stamp(first, 100 + first, 1)
+    return LeasedBatch(partition, lease_id, batch, until_ns, {})
+
+
+@pytest.fixture
+def hand() -> Hand[DeliveryFields]:
+    return Hand(object(), DeliveryFields)
+
+
+def values(found: list[DeliveryFields]) -> list[bytes]:
+    return [d.value for d in found]
+
+
+def test_messages_are_handed_out_in_the_order_they_came(hand: Hand[DeliveryFields]) -> None:
+    hand.put([leased(2), leased(2, first=9)], 0)
+    assert hand.waiting == 4
+    assert values(hand.take(3, 0)) == [b"0", b"1", b"9"]
+    assert values(hand.take(3, 0)) == [b"10"]
+    assert hand.next(0) is None
+    assert hand.waiting == 0
+
+
+def test_a_message_whose_lease_ran_out_is_not_handed_out(hand: Hand[DeliveryFields]) -> None:
+    hand.put([leased(2, until_ns=5), leased(1, first=2, until_ns=50)], 0)
+    assert values(hand.take(10, 5)) == [b"2"]
+    hand.put([leased(2, until_ns=5)], 0)
+    assert hand.take_whole(10, 5) == []
+    assert hand.waiting == 0
+
+
+def test_whole_batches_are_split_only_where_the_count_ends(hand: Hand[DeliveryFields]) -> None:
+    hand.put([leased(5), leased(5, first=5)], 0)
+    assert [holding.count for holding in hand.take_whole(7, 0)] == [5, 2]
+    assert [holding.count for holding in hand.take_whole(7, 0)] == [3]
+
+
+def test_dropping_names_what_was_not_handed_out(hand: Hand[DeliveryFields]) -> None:
+    hand.put([leased(3), leased(2, first=8, lease_id=9)], 0)
+    hand.take(1, 0)
+    assert hand.drop() == [Run(0, 7, 1, 2), Run(0, 9, 8, 2)]
+    assert hand.drop() == []
+
+
+# -- renewals ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_held_message_is_renewed_after_a_third_of_its_lease_and_again(hand: Hand[DeliveryFields]) -> None:
+    hand.put([leased(1)], 0)
+    (d,) = hand.take(1, 0)
+    assert hand.hold(d) == SPAN_NS // 3
+    assert hand.renewals(SPAN_NS // 3 - 1) is None
+    assert hand.renewals(SPAN_NS // 3) == Settle(extend=[(Run(0, 7, 0, 1), SPAN_NS)])
+    assert hand.renewals(SPAN_NS // 3) is None
+    assert hand.next_renewal_ns() == SPAN_NS // 3 + SPAN_NS // 3
+    hand.let_go(d)
+    assert hand.next_renewal_ns() is None
+
+
+def test_a_settled_message_is_not_renewed(hand: Hand[DeliveryFields]) -> None:
+    hand.put([leased(1)], 0)
+    (d,) = hand.take(1, 0)
+    hand.hold(d)
+    order_for("ack", d)
+    assert hand.renewals(SPAN_NS // 2) is None
+
+
+def test_what_waits_is_renewed_while_the_consumer_is_in_use_and_not_when_it_was_left(
+    hand: Hand[DeliveryFields],
+) -> None:
+    hand.put([leased(4)], 0)
+    hand.take(1, 0)
+    assert hand.renewals(SPAN_NS // 2) == Settle(extend=[(Run(0, 7, 1, 3), SPAN_NS)])
+    assert values(hand.take(1, SPAN_NS + 1)) == [b"1"]  # by its renewed lease
+    hand.put([leased(1, first=20, until_ns=3 * SPAN_NS)], 2 * SPAN_NS)
+    assert hand.renewals(2 * SPAN_NS + SPAN_NS // 2) is None  # nobody has asked for a whole lease
+
+
+# -- verdicts ----------------------------------------------------------------------------------------------------------
+
+
+def test_single_acks_leave_as_runs(hand: Hand[DeliveryFields]) -> None:
+    hand.put([leased(10)], 0)
+    found = hand.take(10, 0)
+    for d in [*found[3:6], *found[:2], found[9]]:
+        hand.verdicts.ack(d._holding, d._index)
+    assert hand.verdicts.take() == Settle(ack=[Run(0, 7, 0, 2), Run(0, 7, 3, 3), Run(0, 7, 9, 1)])
+    assert hand.verdicts.take() is None
+
+
+def test_verbs_with_the_same_detail_travel_together(hand: Hand[DeliveryFields]) -> None:
+    hand.put([leased(4)], 0)
+    found = hand.take(4, 0)
+    for d, error in zip(found, ("a", "a", "b", "a"), strict=True):
+        hand.verdicts.other("nack", d._holding, d._index, (None, error))
+    order = hand.verdicts.take()
+    assert order is not None
+    assert order.nack == [(Run(0, 7, 0, 2), None, "a"), (Run(0, 7, 3, 1), None, "a"), (Run(0, 7, 2, 1), None, "b")]
+
+
+def test_a_delivery_is_settled_once_and_a_second_ack_is_fine(hand: Hand[DeliveryFields]) -> None:
+    hand.put([leased(1)], 0)
+    (d,) = hand.take(1, 0)
+    assert order_for("ack", [d]).ack == [Run(0, 7, 0, 1)]
+    assert order_for("ack", d) == Settle()
+    for verb, detail in (("nack", (None, "")), ("reject", ("",)), ("release", (None,))):
+        with pytest.raises(InvalidArgument, match="settled already"):
+            order_for(verb, d, detail)
+
+
+@pytest.mark.parametrize("given", [5, None, ["a"], [None]])
+def test_what_is_no_delivery_is_refused(given: Any) -> None:
+    with pytest.raises(InvalidArgument, match="delivery"):
+        order_for("ack", given)
+
+
+def test_several_refusals_are_one_error_that_counts_them() -> None:
+    refusals = [Refusal(Run(0, 7, 0, 2), "lease_lost", "too late"), Refusal(Run(0, 7, 5, 1), "lease_lost", "gone")]
+    settled = type("Settled", (), {"refused": refusals})()
+    error = refusal_of(settled)
+    assert isinstance(error, LeaseLost)
+    assert str(error) == "3 messages were not settled; the first: too late"
