@@ -148,8 +148,7 @@ class ColdLog:
             if known is not None:
                 self._groups.move_to_end(key)
                 return known
-        from headrace.log import parquet
-
+        parquet = _parquet(segment.path)
         batches = parquet.batches_of(self.table(segment, number, None, store))
         size_bytes = sum(batch.size_bytes for batch in batches)
         found = (batches, [batch.base_offset for batch in batches], size_bytes)
@@ -170,10 +169,9 @@ class ColdLog:
             raise InvalidArgument(
                 f"{path} was sealed: reading it needs the place for sealed files that it was written to"
             )
+        _parquet(path)
         try:
             return place.open(path)
-        except ImportError as error:
-            raise InvalidArgument(f"reading {path} needs pyarrow, `pip install headrace[columns]`") from error
         except OSError as error:
             raise Corrupt(f"{place.uri}/{path} cannot be read: {error}") from error
 
@@ -183,11 +181,10 @@ class ColdLog:
             if known is not None:
                 self._footers.move_to_end(file.path)
                 return known
-        from headrace.log import parquet
-
+        parquet = _parquet(file.path)
         with self.open(file.path, store) as source:
             try:
-                found = parquet.read_footer(source)
+                found: Footer = parquet.read_footer(source)
             except (OSError, ValueError) as error:
                 raise Corrupt(f"{file.path} is damaged: {error}") from error
         with self._lock:
@@ -204,8 +201,7 @@ class ColdLog:
         store: Store | None = None,
     ) -> pa.Table:
         """One row group of a file."""
-        from headrace.log import parquet
-
+        parquet = _parquet(file.path)
         footer = self.footer(file, store)
         with self.open(file.path, store) as source:
             try:
@@ -266,6 +262,15 @@ class ColdLog:
                 self._held_bytes -= self._groups.pop(key)[2]
             for path in gone:
                 self._footers.pop(path, None)
+
+
+def _parquet(path: str) -> Any:
+    """What reads sealed files, where it is installed."""
+    try:
+        from headrace.log import parquet
+    except ImportError as error:
+        raise InvalidArgument(f"reading {path} needs pyarrow, `pip install headrace[columns]`") from error
+    return parquet
 
 
 def _last_ns_of(segment: Segment) -> Any:

@@ -107,6 +107,9 @@ class LocalStore:
             try:
                 write_all(io, handle, [piece if type(piece) is bytes else memoryview(piece) for piece in pieces], 0)  # type: ignore[misc]
                 io.sync(handle)
+            except OSError:
+                io.remove(place + TEMPORARY)  # half a file is of use to nobody, and a full disk needs its room
+                raise
             finally:
                 io.close(handle)
             io.rename(place + TEMPORARY, place)
@@ -146,11 +149,20 @@ class LocalStore:
 
     def delete(self, path: str) -> None:
         io, place = self._files, self._place(path)
-        try:
-            io.remove(place)
-        except FileNotFoundError:
-            return
-        io.sync_directory(place.rpartition("/")[0])
+        found = False
+        with _refusals(f"deleting {place}"):
+            for each in (place, place + TEMPORARY):
+                try:
+                    io.remove(each)
+                    found = True
+                except FileNotFoundError:
+                    pass
+            if found:
+                io.sync_directory(place.rpartition("/")[0])
+
+
+_OBJECT_STORES: Final = frozenset({"s3", "gcs", "abfs"})
+"""Where an object appears when it is closed, whole; elsewhere a file is renamed once it is whole."""
 
 
 class ArrowStore:
@@ -160,6 +172,7 @@ class ArrowStore:
         self.uri = uri
         self._fs = file_system
         self._root = root.rstrip("/")
+        self._whole = file_system.type_name in _OBJECT_STORES
 
     def uri_of(self, path: str) -> str:
         return f"{self.uri}/{path}"
@@ -169,11 +182,15 @@ class ArrowStore:
 
     def write(self, path: str, pieces: Sequence[Any]) -> None:
         place = self._place(path)
+        written = place if self._whole else place + TEMPORARY
         with _refusals(f"writing {self.uri}/{path}"):
-            self._fs.create_dir(place.rpartition("/")[0], recursive=True)
-            with self._fs.open_output_stream(place) as out:
+            if not self._whole:
+                self._fs.create_dir(place.rpartition("/")[0], recursive=True)
+            with self._fs.open_output_stream(written) as out:
                 for piece in pieces:
                     out.write(piece)
+            if not self._whole:
+                self._fs.move(written, place)
 
     def read(self, path: str) -> bytes:
         with self._fs.open_input_stream(self._place(path)) as source:
@@ -194,8 +211,10 @@ class ArrowStore:
         return sorted(info.base_name for info in self._fs.get_file_info(selector))
 
     def delete(self, path: str) -> None:
-        if self.size_bytes(path) is not None:
-            self._fs.delete_file(self._place(path))
+        with _refusals(f"deleting {self.uri}/{path}"):
+            for each in (path,) if self._whole else (path, path + TEMPORARY):
+                if self.size_bytes(each) is not None:
+                    self._fs.delete_file(self._place(each))
 
 
 def open_store(uri: str, files: FileLayer | None = None) -> Store:
@@ -214,8 +233,16 @@ def open_store(uri: str, files: FileLayer | None = None) -> Store:
     try:
         file_system, root = FileSystem.from_uri(uri)
     except (ArrowException, ValueError, OSError) as error:
-        raise InvalidArgument(f"the place for sealed files {uri!r}: {error}") from error
-    return ArrowStore(file_system, root, uri.rstrip("/"))
+        raise InvalidArgument(f"the place for sealed files {_without_keys(uri)!r}: {error}") from error
+    # Keys and options are for us; what is shown of the place is not.
+    shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
+    return ArrowStore(file_system, root, shown)
+
+
+def _without_keys(uri: str) -> str:
+    scheme, mark, rest = uri.partition("://")
+    authority, slash, path = rest.partition("/")
+    return f"{scheme}{mark}{authority.rpartition('@')[2]}{slash}{path}"
 
 
 @contextmanager

@@ -7,9 +7,12 @@ up, for no more than ``share`` of the time. A round:
     retain      trim logs, find files that hold nothing any more; copy them to the archive, where there is one
     seal        for each journal file that is full and far enough behind the end:
                     Begun (durable: what is written from now on is known) → files, each whole or not there → Sealed
-    compact     neighbours that are small become one file: Begun → file → Replaced
     let go      a snapshot that covers what was sealed, then the journal before it; files that nobody may still be
                 reading (they left the manifest a while ago), then Deleted
+    compact     neighbours that are small become one file: Begun → file → Replaced
+
+A step that fails (a full disk, an archive that is away) does not keep the later ones from making room; the round ends
+with the first failure.
 
 Whatever step a crash interrupts, the next round finds a journal that still has everything, or a file that is live; what
 was begun and never became live is deleted. A topic that keeps nothing after it was settled has its messages let go of
@@ -18,15 +21,17 @@ before they would be sealed, and its history is not kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from threading import Event, Lock, Thread
 from typing import Any, Final, TypeVar
 
 from headrace.clock import Clock
 from headrace.config import SealConfig
-from headrace.errors import Closed, HeadraceError, Overloaded
+from headrace.errors import Closed, Corrupt, HeadraceError, Overloaded, StorageFailed
 from headrace.journal import MemoryJournal
 from headrace.limits import RETAIN_TOPICS_A_TURN, SEAL_DOOMED_NS, SEAL_RETRY_NS
 from headrace.log.compaction import compacted_events, compacted_segments, small_events, small_segments
@@ -81,6 +86,7 @@ class Sealer:
         self._worked_ns = 0
         self._throttled = False
         self._told = ""
+        self._damaged: set[str] = set()
         self.rounds = 0
 
     @property
@@ -118,10 +124,11 @@ class Sealer:
                 self._told = ""
             except Closed:
                 return
-            except HeadraceError as error:
-                if error.message != self._told:  # it will be tried again, and said once
-                    self._told = error.message
-                    self._tell("warning", "sealing failed, it is tried again", reason=error.message)
+            except (HeadraceError, OSError, ValueError, MemoryError) as error:
+                reason = error.message if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}"
+                if reason != self._told:  # it will be tried again, and said once
+                    self._told = reason
+                    self._tell("warning", "sealing failed, it is tried again", reason=reason)
 
     # -- a round -------------------------------------------------------------------------------------------------------
 
@@ -131,25 +138,38 @@ class Sealer:
         with self._lock:
             self._throttled = throttled
             self._worked_ns = self._clock.monotonic_ns()
-            try:
-                self._retain(done)
-                if self.store is not None:
-                    self._seal(done, self._limit(everything=everything), everything=everything)
-                    self._compact(done)
-                elif (
-                    self._core.cold.store is not None
-                    and self._config.enabled
-                    and self._next_end(self._limit(everything=False), everything=False)
-                ):
-                    self._say_why_not()
-                self._let_go_of_journal()
-                self._delete(done)
-            except _Stopped:
-                pass
+            failure: HeadraceError | None = None
+            for step in (
+                self._retain,
+                partial(self._seal_if_possible, everything=everything),
+                self._let_go_of_journal,
+                self._delete,
+                self._compact,
+            ):
+                try:
+                    step(done)
+                except _Stopped:
+                    break
+                except Closed:
+                    raise
+                except HeadraceError as error:
+                    failure = failure or error  # room is made even where nothing more can be written
             self.rounds += 1
             done.sealed_to = self._core.manifest.sealed_to
             done.first_position = self._core.journal.first_position
+        if failure is not None:
+            raise failure
         return done
+
+    def _seal_if_possible(self, done: Round, *, everything: bool) -> None:
+        if self.store is not None:
+            self._seal(done, self._limit(everything=everything), everything=everything)
+        elif (
+            self._core.cold.store is not None
+            and self._config.enabled
+            and self._next_end(self._limit(everything=False), everything=False)
+        ):
+            self._say_why_not()
 
     def _say_why_not(self) -> None:
         if self._told != "no pyarrow":
@@ -221,8 +241,11 @@ class Sealer:
         if archive is None or store is None:
             return False
         for file in files:
-            if archive.size_bytes(file.path) != file.size_bytes:
-                archive.write(file.path, [store.read(file.path)])
+            try:
+                if archive.size_bytes(file.path) != file.size_bytes:
+                    archive.write(file.path, [store.read(file.path)])
+            except OSError as error:
+                raise StorageFailed(f"copying {file.path} to the archive failed: {error}") from error
             self._pace()
         return True
 
@@ -292,14 +315,32 @@ class Sealer:
 
     def _compact(self, done: Round) -> None:
         core = self._core
+        if self.store is None:
+            return
         for group in self._ask(lambda: small_segments(core.manifest)):
-            file, segment = compacted_segments(core.cold, group, self._pace)
-            self._replace([each.path for each in group], file, [segment], [])
-            done.compacted += len(group)
+            with self._unless_damaged([each.path for each in group]) as whole:
+                if whole:
+                    file, segment = compacted_segments(core.cold, group, self._pace)
+                    self._replace([each.path for each in group], file, [segment], [])
+                    done.compacted += len(group)
         for events in self._ask(lambda: small_events(core.manifest)):
-            file, merged = compacted_events(core.cold, events, self._pace)
-            self._replace([each.path for each in events], file, [], [merged])
-            done.compacted += len(events)
+            with self._unless_damaged([each.path for each in events]) as whole:
+                if whole:
+                    file, merged = compacted_events(core.cold, events, self._pace)
+                    self._replace([each.path for each in events], file, [], [merged])
+                    done.compacted += len(events)
+
+    @contextmanager
+    def _unless_damaged(self, paths: list[str]) -> Iterator[bool]:
+        """Whether files can be read, as far as is known; one that cannot is told of once and left as it is."""
+        if self._damaged & set(paths):
+            yield False
+            return
+        try:
+            yield True
+        except Corrupt as error:
+            self._damaged |= set(paths)
+            self._tell("error", "small sealed files are not put together", reason=error.message)
 
     def _replace(self, paths: list[str], file: NewFile, segments: list[Segment], events: list[EventSegment]) -> None:
         self._write([file])
@@ -308,7 +349,7 @@ class Sealer:
 
     # -- letting go ----------------------------------------------------------------------------------------------------
 
-    def _let_go_of_journal(self) -> None:
+    def _let_go_of_journal(self, _: Round) -> None:
         core, journal = self._core, self._core.journal
         limit = core.manifest.sealed_to if self.store is not None else self._ask(self._needed_from)
         if isinstance(journal, MemoryJournal):
