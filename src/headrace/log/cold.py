@@ -184,7 +184,7 @@ class ColdLog:
         parquet = _parquet(file.path)
         with self.open(file.path, store) as source:
             try:
-                found: Footer = parquet.read_footer(source)
+                found: Footer = parquet.read_footer(source, file.footer_crc)
             except (OSError, ValueError) as error:
                 raise Corrupt(f"{file.path} is damaged: {error}") from error
         with self._lock:

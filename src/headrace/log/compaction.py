@@ -85,6 +85,7 @@ def compacted_segments(cold: ColdLog, segments: Sequence[Segment], pace: Pace) -
         len(content),
         sum(each.raw_bytes for each in segments),
         crc32c(content),
+        parquet.footer_crc(content),
     )
     return NewFile(path, content), segment
 
@@ -111,6 +112,7 @@ def compacted_events(cold: ColdLog, files: Sequence[EventSegment], pace: Pace) -
         len(content),
         crc32c(content),
         tuple((pid, low, high) for pid, (low, high) in sorted(spans.items())),
+        parquet.footer_crc(content),
     )
     return NewFile(path, content), merged
 

@@ -56,6 +56,8 @@ class Segment(msgspec.Struct, array_like=True, frozen=True, gc=False):
     size_bytes: int
     raw_bytes: int
     crc: int
+    footer_crc: int = 0
+    """Of what the reading of a few rows relies on; 0 in files of before it was noted."""
 
     @property
     def count(self) -> int:
@@ -75,6 +77,7 @@ class EventSegment(msgspec.Struct, array_like=True, frozen=True, gc=False):
     size_bytes: int
     crc: int
     spans: tuple[tuple[int, int, int], ...]
+    footer_crc: int = 0
 
     def speaks_of(self, pid: int, offset: int) -> bool:
         return any(pid == mine and first <= offset <= last for mine, first, last in self.spans)

@@ -21,6 +21,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from google_crc32c import value as crc32c
 
 from headrace.batch import Batch, encode_arrow, encode_columns, encode_one
 from headrace.limits import BATCH_MESSAGES_MAX, SMALL_MESSAGE_BATCH
@@ -32,6 +33,7 @@ __all__ = [
     "TableFile",
     "batches_of",
     "events_table",
+    "footer_crc",
     "messages_table",
     "read_footer",
     "row_group",
@@ -116,6 +118,8 @@ _RISING: Final = {"offset": "DELTA_BINARY_PACKED", "id": "DELTA_BINARY_PACKED"}
 _EVENT_RISING: Final = dict.fromkeys(
     ("first_offset", "last_offset", "position", "at_ns", "lease_id"), "DELTA_BINARY_PACKED"
 )
+_FOOTER_GUESS_BYTES: Final = 64 * 1024
+"""Read at once from the end of a file: most footers are smaller."""
 _LEVEL: Final = 1
 """zstd's first level: a third faster than the third, a tenth larger."""
 
@@ -135,6 +139,7 @@ class TableFile:
             column_encoding=_RISING if messages else _EVENT_RISING,
             write_statistics=_MESSAGE_STATISTICS if messages else _EVENT_STATISTICS,
             write_batch_size=4096,
+            write_page_checksum=True,  # zstd has none of its own here: a flipped bit would be handed out as a value
         )
         self.rows = 0
 
@@ -425,12 +430,33 @@ class Footer:
                     bounds.append((statistics.min, statistics.max) if known else None)
 
 
-def read_footer(source: Any) -> Footer:
-    """The footer of an open file."""
-    return Footer(pq.read_metadata(source))
+def read_footer(source: Any, crc: int = 0) -> Footer:
+    """The footer of an open file; OSError when it is not the one with this checksum (0: not known)."""
+    if not crc:
+        return Footer(pq.read_metadata(source))
+    size_bytes = source.size()
+    source.seek(max(0, size_bytes - _FOOTER_GUESS_BYTES))
+    end = source.read()
+    length = _footer_bytes(end)
+    if length > len(end):
+        source.seek(max(0, size_bytes - length))
+        end = source.read()
+    if (crc32c(end[-length:]) or 1) != crc:
+        raise OSError("its footer does not match its checksum")
+    return Footer(pq.read_metadata(pa.BufferReader(end[-length:])))
+
+
+def footer_crc(content: bytes) -> int:
+    """The checksum of a whole file's footer; never 0."""
+    return int(crc32c(content[-_footer_bytes(content) :])) or 1
+
+
+def _footer_bytes(end: bytes) -> int:
+    """How long the footer is, by the end of a file: the metadata, its length, the magic."""
+    return int.from_bytes(end[-8:-4], "little") + 8
 
 
 def row_group(source: Any, footer: Footer, number: int, columns: Sequence[str] | None = None) -> pa.Table:
     """One row group of an open file."""
-    file = pq.ParquetFile(source, metadata=footer.metadata)
+    file = pq.ParquetFile(source, metadata=footer.metadata, page_checksum_verification=True)
     return file.read_row_group(number, columns=columns, use_threads=False)

@@ -158,6 +158,8 @@ class _Stretch:
                 files.take(rows)
 
     def finish(self) -> tuple[list[NewFile], Sealed]:
+        from headrace.log import parquet
+
         plan = self._plan
         for part in self._parts.values():
             if part.day:
@@ -184,6 +186,7 @@ class _Stretch:
                         len(content),
                         crc32c(content),
                         tuple((pid, first, last) for pid, (first, last) in sorted(spans.items())),
+                        parquet.footer_crc(content),
                     )
                 )
         carry = self._rows.carry()
@@ -254,6 +257,7 @@ class _PartitionFile:
             len(content),
             self._raw_bytes,
             crc32c(content),
+            parquet.footer_crc(content),
         )
         self.__init__(self.pid)  # type: ignore[misc]
         return NewFile(path, content), segment

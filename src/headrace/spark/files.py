@@ -41,6 +41,6 @@ def opened(uri: str) -> Any:
 
     try:
         file_system, path = _located(uri)
-        return pq.ParquetFile(path, filesystem=file_system, pre_buffer=True)
+        return pq.ParquetFile(path, filesystem=file_system, pre_buffer=True, page_checksum_verification=True)
     except (OSError, ArrowException):
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -174,3 +175,22 @@ def test_seal_as_a_call(world: SealedWorld) -> None:
     world.port.administration.reading.sealer = None
     with pytest.raises(InvalidArgument, match="is not sealed here"):
         world.call("log.seal")
+
+
+@pytest.mark.parametrize("at", ["first value", "last value", "footer"])
+def test_a_flipped_bit_in_a_sealed_file_is_an_error_and_never_another_value(world: SealedWorld, at: str) -> None:
+    """zstd leaves bytes that do not shrink as they are, so the decoder alone would not notice."""
+    values = [Random(i).randbytes(500) for i in range(200)]
+    world.publish("orders", values)
+    world.seal()
+    [path] = world.parquet()
+    content = bytearray(path.read_bytes())
+    footer = int.from_bytes(content[-8:-4], "little") + 8
+    places = {"first value": [content.index(values[0][:16])], "last value": [content.index(values[-1][:16])]}
+    for place in places.get(at, range(len(content) - footer, len(content))):
+        damaged = bytearray(content)
+        damaged[place] ^= 0x10
+        path.write_bytes(damaged)
+        world.core.cold.forget([segment.path for segment in world.core.manifest.live_segments()])
+        with pytest.raises(Corrupt, match="damaged"):
+            world.read("orders")
