@@ -3,6 +3,7 @@
     $queue/<topic>                                   publish to, or consume, the durable queue <topic>
     $queue/<topic>/$group/<group>                    consume in that group
     $queue/<topic>[/$group/<group>]/$ack[/<id>]      settle: $ack $nack $reject $release $extend
+    $queue/<topic>[/$group/<group>]/$nack/<id>/<span>      with a delay; $extend/<id>/<span>: for so long
     $queue/<topic>/$id/<id>                          where a 3.1.1 client gets a delivery that it must settle by id
     $admin/queue/create                              $admin/queue/<topic>/config    $admin/queue/<topic>/stats
 
@@ -30,6 +31,7 @@ class QueueAddress(NamedTuple):
     group: str = ""
     verb: str = ""
     message_id: int = 0
+    span: str = ""
 
 
 class AdminAddress(NamedTuple):
@@ -42,13 +44,13 @@ def queue_address(name: str) -> QueueAddress:
     """A name under ``$queue/``; raises what is wrong with it.
 
     >>> queue_address("$queue/orders/eu/$group/billing/$ack/7318624812441698304")
-    QueueAddress(topic='orders/eu', group='billing', verb='ack', message_id=7318624812441698304)
+    QueueAddress(topic='orders/eu', group='billing', verb='ack', message_id=7318624812441698304, span='')
     """
     topic, dollar, rest = name[len(QUEUE) :].partition("/$")
     if "+" in topic or "#" in topic:
         raise InvalidArgument(f"{name!r}: a queue is named without wildcards; consume each by its own name")
     check_topic_name(topic)
-    group = verb = ""
+    group = verb = span = ""
     message_id = 0
     if dollar:
         word, _, rest = rest.partition("/")
@@ -62,8 +64,11 @@ def queue_address(name: str) -> QueueAddress:
                     f"{name!r}: ${word} is not known here; $group, $ack, $nack, $reject, $release and $extend are"
                 )
             verb = word
-            message_id = parse_id(rest) if rest else 0
-    return QueueAddress(topic, group, verb, message_id)
+            rest, slash, span = rest.partition("/")
+            message_id = parse_id(rest) if rest or slash else 0
+            if slash and verb not in ("nack", "extend"):
+                raise InvalidArgument(f"{name!r}: ${verb}/<id> is all; only $nack and $extend take a span after it")
+    return QueueAddress(topic, group, verb, message_id, span)
 
 
 def admin_address(name: str) -> AdminAddress:

@@ -348,7 +348,7 @@ class Queues:
         ids = list(dict.fromkeys(ids))
         match verb:
             case "nack":
-                delay = user_property(properties, "delay")
+                delay = user_property(properties, "delay") or address.span or None
                 error = user_property(properties, "error")
                 return ids, Settlement(
                     verb, None if delay is None else span_ns("delay", delay), text if error is None else error
@@ -357,7 +357,7 @@ class Queues:
                 error = user_property(properties, "error")
                 return ids, Settlement(verb, None, text if error is None else error)
             case "extend":
-                by = user_property(properties, "by") or text
+                by = user_property(properties, "by") or address.span or text
                 return ids, Settlement(verb, by_ns=span_ns("by", by) if by else 0)
             case _:
                 return ids, Settlement(verb)
