@@ -13,7 +13,7 @@ from headrace.client.aio_handles import Headrace, Topic
 from headrace.client.arguments import Duration
 from headrace.client.awaiting import Opening
 from headrace.client.handles import consumer_name
-from headrace.embedded import checked
+from headrace.embedded import checked, sealing_of
 from headrace.names import DEFAULT_NAMESPACE, check_namespace_name
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ def open(  # noqa: A001 - the name of the public function
     node_id: int = 1,
     topic_defaults: Mapping[str, Any] | None = None,
     auto_create: bool = True,
+    seal: Mapping[str, Any] | None = None,
 ) -> Opening[Headrace]:
     """Open a data directory for this event loop: ``await`` it, or ``async with`` it. Arguments as `headrace.open`.
 
@@ -42,9 +43,12 @@ def open(  # noqa: A001 - the name of the public function
     """
     check_namespace_name(namespace)
     defaults = checked(path, node_id, topic_defaults)
+    sealing = sealing_of(seal)
 
     async def start() -> Headrace:
-        port = await open_async_port(path, node_id=node_id, topic_defaults=defaults, auto_create=auto_create)
+        port = await open_async_port(
+            path, node_id=node_id, topic_defaults=defaults, auto_create=auto_create, seal=sealing
+        )
         return Headrace(port, namespace=namespace, name=name, now_ns=port.now_ns)
 
     return Opening(start)

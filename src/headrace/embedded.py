@@ -9,12 +9,12 @@ from typing import Any
 from headrace.broker.embedded import open_port
 from headrace.client.arguments import shown, whole
 from headrace.client.handles import Headrace
-from headrace.config import TopicConfig, with_settings
+from headrace.config import SealConfig, TopicConfig, with_settings
 from headrace.errors import InvalidArgument
 from headrace.ids import NODE_ID_MAX
 from headrace.names import DEFAULT_NAMESPACE, check_namespace_name
 
-__all__ = ["checked", "open"]
+__all__ = ["checked", "open", "sealing_of"]
 
 
 def open(  # noqa: A001 - the name of the public function
@@ -25,11 +25,13 @@ def open(  # noqa: A001 - the name of the public function
     node_id: int = 1,
     topic_defaults: Mapping[str, Any] | None = None,
     auto_create: bool = True,
+    seal: Mapping[str, Any] | None = None,
 ) -> Headrace:
     """Open a data directory (made if it is new), or ``":memory:"`` for one that is gone with the process.
 
     One process at a time: another one gets an error that says who has it. ``topic_defaults`` are settings of topics
-    made from now on; with ``auto_create=False`` a publish does not make the topic it names.
+    made from now on; with ``auto_create=False`` a publish does not make the topic it names. ``seal``: how and where the
+    log is sealed, the settings of that section (``{"archive": "/mnt/archive"}``).
 
     >>> import headrace
     >>> with headrace.open(":memory:", topic_defaults={"lease": "1m"}) as hr:
@@ -38,7 +40,8 @@ def open(  # noqa: A001 - the name of the public function
     """
     check_namespace_name(namespace)
     defaults = checked(path, node_id, topic_defaults)
-    port = open_port(path, node_id=node_id, topic_defaults=defaults, auto_create=auto_create)
+    sealing = sealing_of(seal)
+    port = open_port(path, node_id=node_id, topic_defaults=defaults, auto_create=auto_create, seal=sealing)
     return Headrace(port, namespace=namespace, name=name, now_ns=port.now_ns)
 
 
@@ -50,3 +53,12 @@ def checked(path: object, node_id: object, topic_defaults: object) -> TopicConfi
     if topic_defaults is not None and not isinstance(topic_defaults, Mapping):
         raise InvalidArgument(f"topic_defaults is {shown(topic_defaults)}; write settings, such as {{'lease': '1m'}}")
     return with_settings(TopicConfig(), topic_defaults or {})
+
+
+def sealing_of(seal: object) -> SealConfig | None:
+    """Settings of the section ``seal``; None for the usual ones."""
+    if seal is None:
+        return None
+    if not isinstance(seal, Mapping):
+        raise InvalidArgument(f"seal is {shown(seal)}; write settings, such as {{'archive': '/mnt/archive'}}")
+    return with_settings(SealConfig(), seal)

@@ -55,6 +55,7 @@ Shape = Callable[["Batch", dict[int, int], int], list[bytes]]
 @click.option(
     "--from-offset", "places", type=PLACE, multiple=True, metavar="P:N", help="Replay partition P from N; repeatable."
 )
+@click.option("--include-deleted", is_flag=True, help="Replay also what retention let go of, out of the archive.")
 @located
 def consume(
     place: Place,
@@ -64,13 +65,14 @@ def consume(
     from_time: int | None,
     to_time: int | None,
     places: tuple[tuple[int, int], ...],
+    include_deleted: bool,
     **how: Any,
 ) -> None:
     """Print a topic's messages and ack them; with --from-… replay them, without a group.
 
     Without --follow it ends when nothing is ready. A line is the message's value, with --json all of the message.
     """
-    replaying = from_time is not None or to_time is not None or bool(places)
+    replaying = from_time is not None or to_time is not None or bool(places) or include_deleted
     if replaying:
         _refuse_with_replay(group, how)
     if how["verb"] == "release" and how["follow"]:
@@ -79,7 +81,8 @@ def consume(
         raise click.UsageError("--error is kept with a --nack; give both")
     with place.open() as broker:
         if replaying:
-            lines = _Replay(broker, topic, from_time, to_time, by_partition(places, "--from-offset"))
+            offsets = by_partition(places, "--from-offset")
+            lines = _Replay(broker, topic, from_time, to_time, offsets, include_deleted=include_deleted)
             lines.print(_shape(place.output.json, leased=False), limit)
         else:
             _consume(broker, topic, group or DEFAULT_GROUP, limit, _shape(place.output.json, leased=True), how)
@@ -250,25 +253,55 @@ class _Replay:
     """The log between two places, partition by partition, up to its end at this moment."""
 
     def __init__(
-        self, broker: Broker, topic: str, from_time: int | None, to_time: int | None, offsets: dict[int, int]
+        self,
+        broker: Broker,
+        topic: str,
+        from_time: int | None,
+        to_time: int | None,
+        offsets: dict[int, int],
+        *,
+        include_deleted: bool = False,
     ) -> None:
         self._broker = broker
-        self._topic = topic
-        ends = broker.call("topic.offsets", topic=topic, time_ns=to_time)["partitions"]
-        begins = broker.call("topic.offsets", topic=topic, time_ns=from_time)["partitions"]
-        known = {part["partition"] for part in begins}
+        self._names: dict[str, Any] = {"topic": topic}
+        if include_deleted:
+            self._names["include_deleted"] = True
+        ranges = self._kept(topic, from_time, to_time)
+        if include_deleted:
+            ranges = self._ever(from_time, to_time)
         for partition in offsets:
-            if partition not in known:
+            if partition not in ranges:
                 raise click.UsageError(
-                    f"--from-offset: topic {topic!r} has no partition {partition}; it has {len(known)}"
+                    f"--from-offset: topic {topic!r} has no partition {partition}; it has {len(ranges)}"
                 )
-        self._ranges: list[tuple[int, int, int]] = []
-        for begin, end in zip(begins, ends, strict=True):
-            partition = begin["partition"]
-            if offsets and partition not in offsets:
-                continue
-            first = max(begin.get("at", begin["start"]), offsets.get(partition, 0))
-            self._ranges.append((partition, first, end.get("at", end["end"]) if to_time is not None else end["end"]))
+        self._ranges = [
+            (partition, max(first, offsets.get(partition, 0)), end)
+            for partition, (first, end) in ranges.items()
+            if not offsets or partition in offsets
+        ]
+
+    def _kept(self, topic: str, from_time: int | None, to_time: int | None) -> dict[int, tuple[int, int]]:
+        """From where to where, by partition."""
+        ends = self._broker.call("topic.offsets", topic=topic, time_ns=to_time)["partitions"]
+        begins = self._broker.call("topic.offsets", topic=topic, time_ns=from_time)["partitions"]
+        return {
+            begin["partition"]: (
+                begin.get("at", begin["start"]),
+                end.get("at", end["end"]) if to_time is not None else end["end"],
+            )
+            for begin, end in zip(begins, ends, strict=True)
+        }
+
+    def _ever(self, from_time: int | None, to_time: int | None) -> dict[int, tuple[int, int]]:
+        """The same with what lies in the archive: told by whoever reads it."""
+        read = self._broker.call("read", from_time_ns=from_time, to_time_ns=to_time, limit=1, **self._names)
+        result, batches = read
+        ranges, at = {}, 0
+        for part in result["parts"]:
+            taken = sum(batch.count for batch in batches[at : at + part["batches"]])
+            at += part["batches"]
+            ranges[part["partition"]] = part["next_offset"] - taken, part["end_offset"]
+        return ranges
 
     def print(self, shape: Shape, limit: int | None) -> None:
         total = sum(max(0, end - first) for _, first, end in self._ranges)
@@ -287,7 +320,7 @@ class _Replay:
             while at < end and (limit is None or limit > 0):
                 self._broker.pause()
                 result, batches = self._broker.call(
-                    "read", topic=self._topic, partition=partition, from_offset=at, to_offset=end, limit=limit
+                    "read", partition=partition, from_offset=at, to_offset=end, limit=limit, **self._names
                 )
                 for batch in batches:
                     if limit is not None:

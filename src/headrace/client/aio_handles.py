@@ -362,9 +362,13 @@ class Topic(TopicCalls):
         to_offset: int | None = None,
         partition: int | None = None,
         limit: int | None = None,
+        include_deleted: bool = False,
     ) -> AsyncReplay:
-        """Read the log again without a group: ``async for``, or ``await ….to_arrow()``."""
-        plan = ReplayPlan(self._namespace, self.name, from_time, to_time, from_offset, to_offset, partition, limit)
+        """Read the log again without a group: ``async for``, or ``await ….to_arrow()``; with ``include_deleted`` also
+        what retention let go of, where the broker has an archive."""
+        plan = ReplayPlan(
+            self._namespace, self.name, from_time, to_time, from_offset, to_offset, partition, limit, include_deleted
+        )
         return AsyncReplay(self._client._make_call, plan)
 
     def delete(self) -> Any:

@@ -474,9 +474,13 @@ class Topic(TopicCalls):
         to_offset: int | None = None,
         partition: int | None = None,
         limit: int | None = None,
+        include_deleted: bool = False,
     ) -> Replay:
-        """Read the log again without a group, from a time or offset (inclusive) to another (exclusive)."""
-        plan = ReplayPlan(self._namespace, self.name, from_time, to_time, from_offset, to_offset, partition, limit)
+        """Read the log again without a group, from a time or offset (inclusive) to another (exclusive); with
+        ``include_deleted`` also what retention let go of, where the broker has an archive."""
+        plan = ReplayPlan(
+            self._namespace, self.name, from_time, to_time, from_offset, to_offset, partition, limit, include_deleted
+        )
         return Replay(self._client._make_call, plan)
 
     def delete(self) -> Any:

@@ -48,8 +48,12 @@ class ReplayPlan:
         to_offset: int | None,
         partition: int | None,
         limit: int | None,
+        include_deleted: bool = False,
     ) -> None:
-        first: dict[str, Any] = {"namespace": namespace, "topic": topic}
+        self._names: dict[str, Any] = {"namespace": namespace, "topic": topic}
+        if include_deleted:
+            self._names["include_deleted"] = True
+        first = dict(self._names)
         if from_time is not None:
             first["from_time_ns"] = instant_ns("from_time", from_time)
         if to_time is not None:
@@ -63,7 +67,6 @@ class ReplayPlan:
         self.topic = topic
         self._left = limit if limit is None else whole("limit", limit, 1, _OFFSET_MAX)
         self._first: dict[str, Any] | None = first
-        self._names = {"namespace": namespace, "topic": topic}
         self._rest: list[tuple[int, int, int]] = []
 
     def next(self) -> dict[str, Any] | None:

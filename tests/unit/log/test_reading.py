@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import headrace
 from headrace.errors import Corrupt, InvalidArgument
 from unit.log.harness import DAY, SECOND, SealedWorld
 
@@ -194,3 +196,126 @@ def test_a_flipped_bit_in_a_sealed_file_is_an_error_and_never_another_value(worl
         world.core.cold.forget([segment.path for segment in world.core.manifest.live_segments()])
         with pytest.raises(Corrupt, match="damaged"):
             world.read("orders")
+
+
+def let_go_of(directory: Path, archive: Path) -> None:
+    """A topic of which the first half is in the archive only."""
+    with headrace.open(directory, seal={"archive": str(archive), "behind": "0B"}) as hr:
+        orders = hr.topic("orders", retention_bytes="3KiB")
+        for half in range(2):
+            orders.publish_many([b"%d-%d" % (half, i) + b"x" * 300 for i in range(10)])
+            with orders.consumer() as consumer:
+                consumer.ack(consumer.receive(100))
+            hr.call("log.seal")
+
+
+@pytest.mark.feature("F116", "F126")
+def test_a_client_reads_what_retention_let_go_of(data_dir: Path) -> None:
+    archive = data_dir / "archive"
+    let_go_of(data_dir / "data", archive)
+    with headrace.open(data_dir / "data", seal={"archive": str(archive), "behind": "0B"}) as hr:
+        orders = hr.topic("orders")
+        hr.call("log.seal")
+        assert [record.offset for record in orders.read()] == list(range(10, 20))
+        assert [record.offset for record in orders.read(include_deleted=True)] == list(range(20))
+        assert [r.offset for r in orders.read(include_deleted=True, from_offset=5, to_offset=12)] == list(range(5, 12))
+    with pytest.raises(InvalidArgument, match="seal is 3; write settings"):
+        headrace.open(data_dir / "other", seal=3)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="archve"):
+        headrace.open(data_dir / "other", seal={"archve": "x"})
+
+
+@pytest.mark.feature("F126")
+def test_the_command_line_reads_it_too(data_dir: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: Any) -> None:
+    from headrace.cli import main
+
+    archive = str(data_dir / "archive")
+    let_go_of(data_dir / "data", data_dir / "archive")
+    real = headrace.open
+    monkeypatch.setattr(headrace, "open", lambda *args, **more: real(*args, **more, seal={"archive": archive}))
+
+    def printed(*options: str) -> list[bytes]:
+        with pytest.raises(SystemExit) as ended:
+            main(["consume", "orders", *options, "--data-dir", str(data_dir / "data")])
+        assert ended.value.code == 0
+        return [line[:3] for line in capfdbinary.readouterr().out.splitlines()]
+
+    everything = [b"%d-%d" % (half, i) for half in range(2) for i in range(10)]
+    assert printed("--include-deleted") == everything
+    assert printed("--include-deleted", "--from-time", "2020-01-01T00:00:00Z") == everything
+    assert printed("--include-deleted", "--from-offset", "0:8", "--limit", "4") == everything[8:12]
+    assert printed("--from-offset", "0:0") == everything[10:]
+
+
+@pytest.mark.feature("F124", "F125", "F128", "F129")
+def test_a_bounded_replay_into_a_group_over_files_and_journal(world: SealedWorld) -> None:
+    times = fill(world, 40)
+    while leased := world.lease("orders", 100):
+        world.settle("orders", leased, "ack")
+    world.seal()
+    times += fill(world, 20, first=40)
+
+    def delivered(group: str) -> list[bytes]:
+        found: list[bytes] = []
+        while leased := world.lease("orders", 7, group=group):
+            found += [value for each in leased for value in each.batch.values()]
+            world.settle("orders", leased, "ack", group=group)
+        return found
+
+    world.call("group.create", topic="orders", group="again", start="latest")
+    for first, last in ((10, 20), (30, 50), (45, 60), (0, 1)):
+        seek = {"start": {"time_ns": times[first]}}
+        if last < 60:
+            seek["stop_time_ns"] = times[last]  # type: ignore[assignment]
+        world.call("group.seek", topic="orders", group="again", **seek)
+        assert delivered("again") == [b"%d" % i for i in range(first, last)]
+    world.call("group.seek", topic="orders", group="again", start={"offsets": {"0": 38}}, stops={"0": 42})
+    world.publish("orders", [b"later"])
+    assert delivered("again") == [b"38", b"39", b"40", b"41"]  # and it ends there
+    assert delivered("default") == [b"%d" % i for i in range(40, 60)] + [b"later"]
+
+
+@pytest.mark.parametrize(
+    ("seek", "wrong"),
+    [
+        ({"start": {"offsets": {"0": 3}}, "stops": {"0": 1}}, "a replay from 3 to 1 of partition 0: ends first"),
+        ({"start": {"offsets": {"0": 99}}}, "offset 99 of partition 0: topic 'orders' has 0 to 5"),
+        ({"start": {"offsets": {"7": 0}}}, "topic 'orders' has 0 to 0"),
+        ({"start": "yesterday"}, "a start of 'yesterday'"),
+    ],
+)
+def test_a_replay_that_cannot_be(world: SealedWorld, seek: dict[str, Any], wrong: str) -> None:
+    fill(world, 5)
+    with pytest.raises(InvalidArgument, match=wrong):
+        world.call("group.seek", topic="orders", group="default", **seek)
+
+
+def test_reads_outside_of_what_there_is(world: SealedWorld) -> None:
+    times = fill(world, 5)
+    world.call("topic.config", topic="orders", settings={"retention": "1h"})
+    while leased := world.lease("orders", 100):
+        world.settle("orders", leased, "ack")
+    world.seal()
+    world.wait(7200)
+    times += fill(world, 3, first=5)
+    world.seal()
+    assert [offset for offset, _ in world.read("orders", from_offset=0)] == [5, 6, 7]  # from where there is something
+    assert world.read("orders", from_time_ns=times[2], to_time_ns=times[1]) == []
+    assert world.read("orders", from_offset=7, to_offset=6) == []
+    assert world.read("orders", from_offset=1000) == []
+    assert world.read("orders", from_time_ns=times[-1] + SECOND) == []
+
+
+@pytest.mark.feature("F145", "F137")
+def test_what_is_new_is_answered_from_memory_and_what_is_old_from_the_disk(
+    world: SealedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(world, 10)
+    world.seal()
+    world.publish("orders", [b"new"])
+    monkeypatch.setattr(type(world.core.frames), "batches_at", None)  # the journal's files are not looked at
+    monkeypatch.setattr(type(world.core.cold), "open", None)  # nor the sealed ones
+    assert world.read("orders", from_offset=10) == [(10, b"new")]
+    monkeypatch.undo()
+    assert len(world.read("orders")) == 11
+    assert world.core.tail.size_bytes <= world.core.tail.bytes_max
