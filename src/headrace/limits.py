@@ -195,6 +195,12 @@ HTTP_STATS_INTERVAL_NS_MIN: Final = SECOND_NS // 4
 HTTP_EVENTS_CREDIT_MAX: Final = 1_000
 """Messages pushed to one event stream and not yet settled."""
 
+# -- limits of keys ---------------------------------------------------------------------------------------------------
+KEY_RATES_MAX: Final = 100_000
+"""Keys of a group whose rate is remembered before those that are idle are forgotten: some 300 bytes each."""
+KEY_LOOK_MESSAGES: Final = 4_096
+"""Ready messages looked at together for limits of their keys."""
+
 # -- delivery ---------------------------------------------------------------------------------------------------------
 PRODUCERS_MAX: Final = 10_000
 """Producers whose repetitions a partition recognises; the one quiet for longest is forgotten first."""

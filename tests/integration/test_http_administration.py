@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -177,6 +179,45 @@ async def test_limits_of_a_group_are_changed_while_it_runs(site: Site) -> None:
     await call(site, "PATCH", path, {"settings": {"limits": {"concurrency": "none", "rate": 3}}})
     assert len(await site.lease("jobs", max=100)) == 3
     assert (await call(site, "GET", path))["settings"]["limits"] == {"rate": 3.0}
+
+
+@pytest.mark.feature("N02")
+async def test_twenty_workers_never_hold_more_of_a_key_than_it_may(site: Site) -> None:
+    path = "/v1/topics/jobs/groups/default"
+    await call(site, "PUT", "/v1/topics/jobs", {"settings": {"ordering": "none"}})
+    await call(site, "PATCH", path, {"settings": {"limits": {"key_concurrency": 5}}})
+    await site.publish(
+        "jobs", *[{"value": "x", "key": "busy"}] * 300, *[{"value": "y", "key": f"k{n}"} for n in range(60)]
+    )
+    held: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+    done: list[str] = []
+    limit = 5
+
+    async def work(number: int) -> None:
+        nonlocal limit
+        while len(done) < 360:
+            leased = await site.lease("jobs", max=1, wait="50ms", consumer=f"w{number}")
+            for one in leased:
+                held[one["key"]] += 1
+                most[one["key"]] = max(most[one["key"]], held[one["key"]])
+                assert held[one["key"]] <= limit
+                await asyncio.sleep(0)
+                held[one["key"]] -= 1
+                await site.settle("jobs", ack=[one["receipt"]])
+                done.append(one["key"])
+                if len(done) == 200:
+                    await call(site, "PATCH", path, {"settings": {"limits.key_concurrency": 9}})
+                    limit = 9
+
+    await asyncio.gather(*(work(number) for number in range(20)))
+    assert done.count("busy") == 300
+    assert max(done.index(f"k{n}") for n in range(60)) < 200, "the others did not wait for the busy one"
+    [kept, *_] = await site.publish("jobs", *[{"value": "x", "key": "busy"}] * 10)
+    await call(site, "PATCH", path, {"settings": {"limits": {"key_concurrency": 1, "key_rate": 100}}})
+    assert len(await site.lease("jobs", max=10)) == 1
+    explained = await call(site, "GET", f"/v1/messages/{int(kept['id']) + 5}/explain")
+    assert [reason["code"] for reason in explained["reasons"] if reason["code"] != "no_consumer"] == ["key_concurrency"]
 
 
 async def waiting(site: Site) -> str:

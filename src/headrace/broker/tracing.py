@@ -276,6 +276,10 @@ def _sentence(reason: Reason, other_id: int | None) -> str:
         case "concurrency" | "in_flight":
             limit = "concurrency" if reason.code == "concurrency" else "max_in_flight"
             return f"{reason.count} messages are leased, the most the group's {limit} allows"
+        case "key_rate":
+            return f"the rate limit of its key is used up{until}"
+        case "key_concurrency":
+            return f"{reason.count} messages of its key are leased, the most the group's limits.key_concurrency allows"
         case "retry_before":
             return f"order is by partition, and message {other_id} before it waits for its retry{until}"
         case "handover":

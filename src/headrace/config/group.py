@@ -78,6 +78,10 @@ class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     rate: Annotated[float, Setting(RATE, "limits.rate", "messages a second handed out to the group")] = 0.0
     concurrency: Annotated[int, Setting(CONCURRENCY, "limits.concurrency", "messages leased at a time")] = 0
+    key_rate: Annotated[float, Setting(RATE, "limits.key_rate", "messages a second handed out of each key")] = 0.0
+    key_concurrency: Annotated[
+        int, Setting(CONCURRENCY, "limits.key_concurrency", "messages of each key leased at a time, ordering none")
+    ] = 0
 
     def __post_init__(self) -> None:
         check(self)

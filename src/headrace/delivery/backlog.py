@@ -5,6 +5,7 @@
     ready = lanes            free to be leased
           + fresh            in mode key: not yet looked at
           + parked           in mode key: behind an earlier message of the same key
+          + throttle.kept    of a group that limits its keys: the key has reached its limit
     leases                   leased
     done                     settled; ``dead``, ``expired``, ``cancelled`` and ``dropped`` say which were not acked
 
@@ -32,7 +33,8 @@ from headrace.delivery.due import DueTimes
 from headrace.delivery.lanes import Lane
 from headrace.delivery.offsets import Span, add, inside, span_of, subtract
 from headrace.delivery.partition import NORMAL
-from headrace.limits import EXAMINE_CHUNK, PRIORITY_MAX
+from headrace.delivery.throttle import Throttle
+from headrace.limits import EXAMINE_CHUNK, KEY_LOOK_MESSAGES, PRIORITY_MAX
 
 if TYPE_CHECKING:
     from headrace.delivery.partition import Partition
@@ -145,6 +147,7 @@ class Backlog:
         "rank",
         "start",
         "stop",
+        "throttle",
         "tries",
         "waiting",
     )
@@ -184,6 +187,7 @@ class Backlog:
         self.acked_count = self.dead_count = self.expired_count = 0
         self.cancelled_count = self.dropped_count = 0
         self.held_keys: set[int] = set()
+        self.throttle: Throttle | None = None  # while indexed, of a group that limits its keys
         end = self.end
         if start < end:
             gone, filtered = _cut(partition.gone - self.filtered, start, end), _cut(self.filtered, start, end)
@@ -228,6 +232,8 @@ class Backlog:
     @property
     def ready_count(self) -> int:
         count = len(self.fresh) + len(self.parked) + len(self.late_ready)
+        if self.throttle is not None:
+            count += len(self.throttle.kept)
         for lane in self.lanes:
             if lane is not None:
                 count += len(lane)
@@ -271,6 +277,7 @@ class Backlog:
             or offset in self.parked
             or any(lane is not None and offset in lane for lane in self.lanes)
             or offset in self.late_ready
+            or (self.throttle is not None and offset in self.throttle.kept)
         )
 
     def lane(self, priority: int) -> Lane:
@@ -391,6 +398,7 @@ class Backlog:
         self.parked = BitMap64()
         self.chains = {}
         self.keys = {}
+        self.throttle = None
         self.keyed = self.group.policy.keyed
         self.indexed = False
 
@@ -399,6 +407,7 @@ class Backlog:
         if self.indexed:
             return
         self.indexed = True
+        self._begin_throttle()
         late, self.late_ready = sorted(self.late_ready, key=lambda offset: (self.rank[offset], offset)), BitMap64()
         partition = self.partition
         if self.keyed:
@@ -549,6 +558,79 @@ class Backlog:
                 self.lane(priorities[offset - here_column.base]).add_one(offset)
         return len(here)
 
+    # -- limits of keys ------------------------------------------------------------------------------------------
+
+    def _begin_throttle(self) -> None:
+        policy = self.group.policy
+        if not policy.limits_keys:
+            return
+        throttle = self.throttle = Throttle(policy.key_concurrency, policy.key_rate)
+        for lease in self.leases.values():
+            for offset in lease.span():
+                key = self.partition.key_of(offset)
+                if key:
+                    throttle.leased[key] = throttle.leased.get(key, 0) + 1
+
+    def keep_out(self, wanted: int, now_ns: int) -> None:
+        """See to it that the first ``wanted`` of the lanes, higher lanes first, may go as far as keys are concerned."""
+        throttle = self.throttle
+        if throttle is None:
+            return
+        for offset in throttle.due(now_ns):
+            self._to_lane(offset)
+        going: dict[int, int] = {}
+        key_of, first_after = self.partition.key_of, self.partition.first_after
+        for lane in self.lanes:
+            while lane and wanted > 0:
+                span, order = lane.peek(max(wanted, KEY_LOOK_MESSAGES), first_after)
+                here: dict[int, int] = {}
+                full: list[int] = []
+                free = 0
+                for offset in order or span:
+                    key = key_of(offset)
+                    more = going.get(key, 0) + here.get(key, 0)
+                    if throttle.allows(key, more, now_ns):
+                        if key:
+                            here[key] = here.get(key, 0) + 1
+                        free += 1
+                        if free >= wanted:
+                            break
+                    else:
+                        full.append(offset)
+                        throttle.keep(key, offset, more, now_ns)
+                if full:
+                    lane.remove(span_of(sorted(full)))
+                if free >= wanted or free == len(lane):
+                    if not self.group.policy.aging_ns:  # else the share of a lower lane may be as large
+                        wanted -= free
+                    for key, count in here.items():
+                        going[key] = going.get(key, 0) + count
+                    break
+
+    def _to_lane(self, offset: int) -> None:
+        """A ready message that was kept out of its lane."""
+        at_ms = self.rank.get(offset)
+        if at_ms is None:
+            self.lane_of(offset).add_one(offset)
+        else:
+            self.lane_of(offset).add_late(at_ms, offset)
+
+    def came_back(self, span: Span) -> None:
+        """Messages have left their lease: others of their keys may go."""
+        throttle = self.throttle
+        if throttle is None:
+            return
+        for offset in span:
+            key = self.partition.key_of(offset)
+            if key:
+                throttle.came_back(key)
+                self._next_may_go(key)
+
+    def _next_may_go(self, key: int) -> None:
+        found = None if self.throttle is None else self.throttle.let_go(key)
+        if found is not None:
+            self._to_lane(found)
+
     # -- leasing -------------------------------------------------------------------------------------------------
 
     def take(self, span: Span, lane: int) -> None:
@@ -682,12 +764,18 @@ class Backlog:
         self.waiting -= waiting
         self.backoffs.forget(len(waiting))
         heads = BitMap64()
+        if self.throttle is not None:
+            heads = wanted & self.throttle.kept
+            self.throttle.kept -= heads
         for lane in self.lanes:
             if lane:
                 add(heads, lane.remove(Span(wanted.min(), len(wanted), wanted)))
         if self.keyed and self.indexed:
             for offset in (*heads, *waiting):
                 self._unchain_head(offset)
+        if self.throttle is not None:
+            for offset in heads:
+                self._next_may_go(self.partition.key_of(offset))
         for part in (parked, waiting, heads):
             found |= part
         span = span_of(found)
@@ -710,6 +798,8 @@ class Backlog:
         """Ready and waiting offsets below ``bound``."""
         found = BitMap64()
         parts = [self.fresh, self.parked, self.waiting, self.late_ready]
+        if self.throttle is not None:
+            parts.append(self.throttle.kept)
         for lane in self.lanes:
             if lane:
                 parts += [lane.main, lane.late_set]
@@ -724,6 +814,8 @@ class Backlog:
     def ready_main(self) -> BitMap64:
         """Every ready message whose place is that of its offset."""
         bits = self.fresh | self.parked
+        if self.throttle is not None:
+            bits |= self.throttle.kept
         for lane in self.lanes:
             if lane is not None:
                 bits |= lane.main

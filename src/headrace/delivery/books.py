@@ -64,6 +64,8 @@ def books_of(backlog: Backlog) -> tuple[Books, list[str]]:
 def _ready(backlog: Backlog) -> BitMap64:
     bits = backlog.fresh | backlog.parked
     bits |= backlog.late_ready
+    if backlog.throttle is not None:
+        bits |= backlog.throttle.kept
     for lane in backlog.lanes:
         if lane is not None:
             bits |= lane.main

@@ -112,10 +112,15 @@ def _group_changed(state: State, fact: f.GroupChanged) -> None:
 
 
 def _reorder(group: Group, settings: Any) -> None:
-    """Apply settings; a change of ordering makes every backlog find its ready messages anew."""
-    before = group.policy.ordering
+    """Apply settings; a change of ordering, or of limits of keys, makes every backlog find its ready messages anew."""
+    before = group.policy
     group.apply(settings)
-    if group.policy.ordering == before:
+    after = group.policy
+    if (after.ordering, after.key_concurrency, after.key_rate) == (
+        before.ordering,
+        before.key_concurrency,
+        before.key_rate,
+    ):
         return
     for backlog in group.backlogs.values():
         backlog.unindex()
@@ -297,6 +302,8 @@ def _leased(state: State, fact: f.Leased) -> None:
                 group.redelivered += 1
     if group.policy.rate or group.topic.space.limited:
         group.spend(count, at_ns)
+    if backlog.throttle is not None:
+        backlog.throttle.went_out([backlog.partition.key_of(offset) for offset in span], at_ns)
     if lease_id >= state.next_lease_id:
         state.next_lease_id = lease_id + 1
     if at_ns > state.now_ns:
@@ -305,6 +312,8 @@ def _leased(state: State, fact: f.Leased) -> None:
 
 def _leave_lease(state: State, backlog: Backlog, lease_id: int, span: Span) -> Lease:
     lease = state.leases[lease_id]
+    if backlog.throttle is not None:
+        backlog.came_back(span)
     if lease.remove(span):
         del state.leases[lease_id]
         del backlog.leases[lease_id]
@@ -326,6 +335,8 @@ def _acked(state: State, fact: f.Acked) -> None:
         del state.leases[lease_id]
         del backlog.leases[lease_id]
         state.unwatch(lease)
+        if backlog.throttle is not None:
+            backlog.came_back(span)
     else:
         _leave_lease(state, backlog, lease_id, span)
     backlog.settle(span)

@@ -16,6 +16,7 @@ from headrace.delivery.backlog import HELD, Backlog, Lease
 from headrace.delivery.lanes import Lane
 from headrace.delivery.partition import Partition
 from headrace.delivery.state import MS_NS
+from headrace.delivery.throttle import Throttle
 from headrace.delivery.topic import Group
 
 __all__ = ["Explanation", "Reason", "due_ms_of", "explain"]
@@ -33,6 +34,8 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
     rate            until_ns                    the group's rate is used up
     concurrency     count                       so many are leased, and no more may be
     namespace_rate, namespace_concurrency       the same, of the whole namespace
+    key_rate        until_ns                    the rate of its key is used up
+    key_concurrency count                       so many of its key are leased, and no more may be
     in_flight       count                       the same for max_in_flight
     retry_before    until_ns, offset            order is by partition, and a retry of it waits
     handover        consumer                    its partition's former owner still holds leases
@@ -88,7 +91,7 @@ def explain(
     lease = _lease_of(backlog, offset)
     if lease is not None:
         return Explanation("leased", (_leased(backlog, lease, offset),))
-    reasons = [*_before(backlog, offset), *_of_group(group, now_ns), *_of_partition(backlog, now_ns)]
+    reasons = [*_before(backlog, offset, now_ns), *_of_group(group, now_ns), *_of_partition(backlog, now_ns)]
     if hungry == 0 or (hungry is None and not group.members):
         reasons.append(Reason("no_consumer"))
     return Explanation("ready", tuple(reasons) or (Reason("next"),))
@@ -153,7 +156,7 @@ def _leased(backlog: Backlog, lease: Lease, offset: int) -> Reason:
 # -- what goes before a ready message --------------------------------------------------------------------------------
 
 
-def _before(backlog: Backlog, offset: int) -> list[Reason]:
+def _before(backlog: Backlog, offset: int, now_ns: int) -> list[Reason]:
     backlog.index()
     if backlog.keyed and offset in backlog.fresh:
         if backlog.partition.mixed:
@@ -163,8 +166,17 @@ def _before(backlog: Backlog, offset: int) -> list[Reason]:
     if offset in backlog.parked:
         held = _key_held(backlog, offset)
         return [held] if held is not None else []
+    if backlog.throttle is not None and offset in backlog.throttle.kept:
+        return [_key_full(backlog, backlog.throttle, offset, now_ns)]
     priority, ahead = _ahead(backlog, offset)
     return [Reason("behind", count=ahead, lane=priority)] if ahead else []
+
+
+def _key_full(backlog: Backlog, throttle: Throttle, offset: int, now_ns: int) -> Reason:
+    leased = throttle.leased.get(backlog.partition.key_of(offset), 0)
+    if throttle.concurrency and leased >= throttle.concurrency:
+        return Reason("key_concurrency", count=leased)
+    return Reason("key_rate", until_ns=now_ns + throttle.wait_ns(now_ns))
 
 
 def _key_held(backlog: Backlog, offset: int) -> Reason | None:

@@ -12,7 +12,7 @@ A message appended in the same millisecond as a late one comes before it.
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from operator import lt
@@ -58,10 +58,12 @@ class Lane:
 
     def add_late(self, at_ms: int, offset: int) -> None:
         late, entry = self.late, (at_ms, offset)
-        if late and entry < late[-1]:
-            insort(late, entry)
-        else:
+        if not late or entry > late[-1]:
             late.append(entry)
+        else:
+            at = bisect_left(late, entry)
+            if late[at] != entry:  # else it was taken out, and its place is still here
+                late.insert(at, entry)
         self.late_set.add(offset)
 
     def add_front(self, at_ms: int, offset: int, *, late: bool) -> None:

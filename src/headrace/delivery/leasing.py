@@ -60,6 +60,8 @@ def decide_lease(state: State, command: LeaseUpTo, now_ns: int) -> Outcome:
             missing = _look(backlog, most)
             if missing is not None:
                 return Outcome([], None, needs_columns=missing)
+        if backlog.throttle is not None:
+            backlog.keep_out(most, now_ns)
     grants: list[Grant] = []
     deadline_ns = now_ns + lease_ns
     lease_id = state.next_lease_id

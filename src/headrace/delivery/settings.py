@@ -29,6 +29,8 @@ class Policy(msgspec.Struct, frozen=True):
     aging_ns: int
     rate: float
     concurrency: int
+    key_rate: float
+    key_concurrency: int
     push: Push
     frees: bool  # a settled message may let another one go: the next of its key, one that a limit held back
     plain: bool  # any ready message may go to any consumer, and no limit but max_in_flight stands in the way
@@ -36,6 +38,10 @@ class Policy(msgspec.Struct, frozen=True):
     @property
     def keyed(self) -> bool:
         return self.ordering == "key"
+
+    @property
+    def limits_keys(self) -> bool:
+        return bool(self.key_rate or self.key_concurrency)
 
     @property
     def fifo(self) -> bool:
@@ -60,10 +66,13 @@ def policy_of(topic: TopicConfig, topic_name: str, group: GroupConfig) -> Policy
         aging_ns=own.aging_ns,
         rate=group.rate,
         concurrency=group.concurrency,
+        key_rate=0.0 if own.ordering in ("partition", "strict") else group.key_rate,
+        key_concurrency=group.key_concurrency if own.ordering == "none" else 0,  # by key it is one at a time anyway
         push=own.push,
-        frees=own.ordering != "none" or bool(group.concurrency),
+        frees=own.ordering != "none" or bool(group.concurrency or group.key_concurrency),
         plain=own.ordering in ("none", "key")
-        and not (own.aging_ns or group.auto_ack or group.rate or group.concurrency),
+        and not (own.aging_ns or group.auto_ack or group.rate or group.concurrency)
+        and not (group.key_rate or group.key_concurrency),
     )
 
 

@@ -155,7 +155,9 @@ class Group:
         """How long rates alone keep the next message back."""
         rate = self.policy.rate
         own = self.bucket.wait_ns(1, rate, rate, now_ns) if rate else 0
-        return max(own, self.topic.space.wait_ns(now_ns))
+        waits = [each.throttle.wait_ns(now_ns) for each in self.backlogs.values() if each.throttle is not None]
+        keys = min(filter(None, waits), default=0)
+        return max(own, self.topic.space.wait_ns(now_ns)) or keys
 
     @property
     def unsettled_count(self) -> int:

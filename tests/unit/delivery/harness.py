@@ -379,6 +379,8 @@ def states_of(backlog: Backlog) -> dict[int, State]:
     partition = backlog.partition
     put(backlog.fresh, State.READY)
     put(backlog.parked, State.READY)
+    if backlog.throttle is not None:
+        put(backlog.throttle.kept, State.READY)
     put(backlog.late_ready, State.READY)
     for lane in backlog.lanes:
         if lane is not None:
