@@ -12,7 +12,7 @@ from headrace.delivery import commands as c
 from headrace.delivery import facts as f
 from headrace.delivery.commands import Outcome, refuse
 from headrace.delivery.members import reassigned
-from headrace.delivery.offsets import EMPTY, span_of
+from headrace.delivery.offsets import EMPTY, inside, span_of
 from headrace.delivery.partition import Partition
 from headrace.delivery.settings import policy_of
 from headrace.delivery.settling import failed, outlived_expire
@@ -338,7 +338,8 @@ def _cancel(state: State, command: c.Cancel, now_ns: int) -> Outcome:
     partition = _scheduled(state, command.pid)
     if isinstance(partition, HeadraceError):
         return refuse(partition)
-    known = span_of(command.span.bitmap() & partition.scheduled)
+    span, scheduled = command.span, partition.scheduled
+    known = span if inside(scheduled, span) else span_of(span.bitmap() & scheduled)
     if not known.count:
         return Outcome([], 0)
     return Outcome([f.Cancelled(command.pid, *known.packed(), now_ns)], known.count)

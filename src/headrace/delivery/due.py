@@ -104,9 +104,14 @@ class DueTimes:
         """Say that ``count`` entries have become leftovers."""
         self.leftovers += count
 
+    @property
+    def crowded(self) -> bool:
+        """Whether there are enough leftovers for ``compact`` to be worth it."""
+        return self.leftovers >= _COMPACT_AFTER and self.leftovers * 2 >= self.count
+
     def compact(self, live: Callable[[int, int], bool]) -> None:
         """Drop the leftovers, when there are enough of them to be worth it."""
-        if self.leftovers < _COMPACT_AFTER or self.leftovers * 2 < self.count:
+        if not self.crowded:
             return
         kept = [entry for entry in self.entries() if live(*entry)]
         self.__init__()  # type: ignore[misc]

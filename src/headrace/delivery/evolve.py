@@ -249,8 +249,9 @@ def _cancelled(state: State, fact: f.Cancelled) -> None:
             add(backlog.done, mine)
             add(backlog.cancelled, mine)
         backlog.cancelled_count += mine.count
-    scheduled, moved = partition.scheduled, partition.moved
-    partition.schedule.compact(lambda due_ms, o: o in scheduled and moved.get(o, due_ms) == due_ms)
+    if partition.schedule.crowded:
+        scheduled, moved = partition.scheduled, partition.moved
+        partition.schedule.compact(lambda due_ms, o: o in scheduled and moved.get(o, due_ms) == due_ms)
     state.now_ns = max(state.now_ns, fact.at_ns)
 
 

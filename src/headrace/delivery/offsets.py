@@ -66,7 +66,10 @@ def unpack(first: int, count: int, bits: bytes) -> Span:
 def add(target: BitMap64, span: Span) -> None:
     """target ∪= span."""
     if span.bits is None:
-        target.add_range(span.first, span.first + span.count)
+        if span.count == 1:
+            target.add(span.first)
+        else:
+            target.add_range(span.first, span.first + span.count)
     else:
         target |= span.bits
 

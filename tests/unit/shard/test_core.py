@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from headrace.clock import ManualClock
 from headrace.config import RetryConfig, TopicConfig
 from headrace.delivery import snapshot
 from headrace.errors import Corrupt, StorageFailed, StorageFull, UnknownTopic, UnsupportedVersion
-from headrace.journal import MemoryJournal
+from headrace.journal import DiskJournal, MemoryJournal
 from headrace.limits import STORAGE_RETRY_NS
 from headrace.shard import Core, core
 from headrace.shard.core import FACTS, Done
@@ -387,3 +388,23 @@ def test_one_tick_does_a_bounded_portion_and_says_when_to_come_again() -> None:
         portions += 1
     assert portions >= 1
     assert len(shard.core.state.groups[1].backlogs[1].waiting) == 20 * 1024
+
+
+# -- whatever the journal is made of -----------------------------------------------------------------------------------
+
+
+@pytest.mark.feature("F146")
+def test_the_same_story_on_any_journal_has_the_same_facts_and_the_same_end(data_dir: Path) -> None:
+    ends: list[tuple[bytes, list[Any]]] = []
+    for journal in (MemoryJournal(), DiskJournal.open(data_dir)):
+        shard = Shard(journal, ordering="key", retry=RetryConfig(max_retries=0))  # type: ignore[arg-type]
+        shard.do(d.Publish(1, encode([Message(b"%d" % n, key=b"k%d" % (n % 3)) for n in range(9)])))
+        a, b, c = shard.lease(3)
+        shard.do(d.SettleMany(1, ack=[a], nack=[(b, None, "no")], release=[c]))
+        journal.commit()
+        facts = [d.decode_facts(frame.body)[0] for frame in journal.read() if frame.kind == FACTS]
+        again = Core(journal, shard.clock)
+        assert snapshot(again.state) == snapshot(shard.core.state)
+        ends.append((snapshot(again.state), facts))
+        journal.close()
+    assert ends[0] == ends[1]
