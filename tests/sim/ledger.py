@@ -1010,6 +1010,8 @@ class Ledger:
         if reply.settled != asked - len(refused):
             raise Violation(f"{reply.settled} settled and {len(refused)} refused of {asked}")
         self._settle_parts(group, valid, deaths)
+        if not group.exact:
+            self._settle_in_limbo(group, event.parts, refused)
         for sent, answer in zip(event.sent, reply.published, strict=True):
             self._published(sent, answer, regular)
         cancelled = sum(self._cancel_all(pid, offsets) for pid, offsets in event.cancels)
@@ -1043,6 +1045,19 @@ class Ledger:
                 good = [offset for offset in good if offset in lease.offsets]
                 for offset in good:
                     lease.later[offset] = until
+
+    def _settle_in_limbo(self, group: Group, parts: list[Part], refused: set[tuple[int, int, int]]) -> None:
+        """Who settles what may have been taken back and is not refused still had it."""
+        own = {(part.uid, offset) for part in parts for offset in part.offsets}
+        for part in parts:
+            for offset in part.offsets:
+                entry = group.open[part.pid].get(offset)
+                if entry is None or entry.state != LIMBO or (part.pid, part.lease_id, offset) in refused:
+                    continue
+                if part.verb == "ack":
+                    self._finish(group, part.pid, offset, "acked")
+                elif part.verb in ("nack", "release"):
+                    self._maybe_take_back(group, part.pid, entry.rank, own)
 
     def _release(self, group: Group, pid: int, offsets: list[int], own: Any) -> None:
         for offset in offsets:
