@@ -99,15 +99,15 @@ async def test_mutated_streams_hurt_nobody(server: ServerProcess) -> None:
 
 
 BREACHES = [
-    (b"\x00\x00", 0x82),  # a reserved packet type
+    (b"\x00\x00", 0x81),  # a reserved packet type
     (build(Connect("again", 5), 5), 0x82),  # a second CONNECT
     (b"\x30\x03\x00\x01\x00", 0x81),  # a PUBLISH that ends early
     (b"\x36\x05\x00\x01a\x00\x01", 0x81),  # QoS 3
     (build(Publish("a/+", b""), 5), 0x81),  # a wildcard in a topic
     (b"\x82\x05\x00\x01\x00\x00\x00", 0x81),  # a SUBSCRIBE without a filter's end
-    (b"\x62\x02\x00\x00", 0x81),  # identifier 0
+    (b"\x62\x02\x00\x00", 0x82),  # identifier 0
     (b"\xf0\x00", 0x82),  # AUTH nobody asked for
-    (b"\xff\xff\xff\xff\xff", 0x81),  # a length of five bytes
+    (b"\x30\xff\xff\xff\xff\x01", 0x81),  # a length of five bytes
     (b"\x30\xff\xff\xff\x7f", 0x95),  # 256 MiB
 ]
 

@@ -26,6 +26,13 @@ PROMISED = [
     ("F232", "troubleshooting.md", "Messages are delivered more than once", "lease_expired"),
     ("F232", "troubleshooting.md", "The depth grows", "good keys"),
     ("F232", "troubleshooting.md", "A restart or a failover is slow", "snapshot"),
+    ("F270", "mqtt.md", "From plain MQTT", "publish to `$queue/jobs`, QoS 1"),
+    ("F270", "mqtt.md", "From shared subscriptions", "`$queue/jobs/$group/workers`"),
+    ("F195", "mqtt.md", "From shared subscriptions", "keeps its meaning here: it is ephemeral"),
+    ("F271", "mqtt.md", "A task queue", "--ordering none"),
+    ("F271", "mqtt.md", "A stream of user events", "Three workers"),
+    ("F271", "mqtt.md", "Request and reply", "auth/validate"),
+    ("F271", "mqtt.md", "Watching the dead letters", "headrace dlq redrive"),
     ("F271", "use-cases.md", "A task queue", "concurrency=5"),
     ("F271", "use-cases.md", "A stream of user events", "key=user_id"),
 ]
