@@ -156,15 +156,16 @@ def publish_one(machine: Machine) -> dict[str, Figure]:
 
 @workload("http/metrics")
 def metrics(machine: Machine) -> dict[str, Figure]:
-    """A scrape of 1,000 topics, and how long another request waits meanwhile."""
+    """A scrape of 1,000 topics that all have delivered something, and how long another request waits meanwhile."""
     count = machine.scaled(TOPICS)
     with machine.directory() as directory, serving(directory / "data", "http") as server:
         address = server.address()
         with socket.create_connection(address) as line:
             for number in range(count):
                 body = b'{"messages":[{"value":"x"}]}'
-                line.sendall(request("messages", body).replace(b"/bench/", b"/t%d/" % number))
-                answer_of(line, line.recv(1 << 16))
+                for asked in (request("messages", body), request("groups/default/lease", b"{}")):
+                    line.sendall(asked.replace(b"/bench/", b"/t%d/" % number))
+                    answer_of(line, line.recv(1 << 16))
         scrapes = [scrape_ms(address) for _ in range(20)]
         waits = [longest_wait_ms(address) for _ in range(10)]
         server.stop()

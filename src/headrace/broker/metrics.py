@@ -17,6 +17,8 @@ from __future__ import annotations
 import resource
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
@@ -191,9 +193,8 @@ class Metrics:
         lines["headrace_published_total"].append(f"headrace_published_total{{{labels}}} {published}\n")
         seen = self._broker.latencies.get(topic.tid)
         if seen is not None:
-            lines["headrace_delivery_latency_seconds"] += _histogram(
-                "headrace_delivery_latency_seconds", labels, seen, 1e9
-            )
+            family = "headrace_delivery_latency_seconds"
+            lines[family].append(_histogram(family, labels, seen, 1e9))
 
     def _of_group(self, lines: dict[str, list[str]], labels: str, row: _Row) -> None:
         for state in _STATES:
@@ -249,8 +250,9 @@ class Metrics:
         }
         for family, value in plain.items():
             lines[family].append(f"{family} {value}\n")
-        lines["headrace_commit_bytes"] += _histogram("headrace_commit_bytes", "", journal.stats.commit_bytes, 1)
-        lines["headrace_fsync_seconds"] += _histogram("headrace_fsync_seconds", "", journal.stats.fsync_ns, 1e9)
+        commits, syncs = journal.stats.commit_bytes, journal.stats.fsync_ns
+        lines["headrace_commit_bytes"].append(_histogram("headrace_commit_bytes", "", commits, 1))
+        lines["headrace_fsync_seconds"].append(_histogram("headrace_fsync_seconds", "", syncs, 1e9))
         for door, count in self.connections.items():
             lines["headrace_connections"].append(f"headrace_connections{{{_labels(door=door)}}} {count()}\n")
 
@@ -261,23 +263,34 @@ def _age_ns(backlog: Backlog, now_ns: int) -> int:
 
 
 def _labels(**labels: str) -> str:
-    return ",".join(
-        '{}="{}"'.format(name, value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n"))
-        for name, value in labels.items()
-    )
+    return ",".join([f'{name}="{_escaped(value)}"' for name, value in labels.items()])
 
 
-def _histogram(family: str, labels: str, seen: Histogram, unit: float) -> Iterator[str]:
-    before = f"{labels}," if labels else ""
-    within = 0
-    for bound, here in zip(seen.bounds, seen.counts, strict=False):
-        within += here
-        yield f'{family}_bucket{{{before}le="{bound / unit:g}"}} {within}\n'
-    count = within + seen.counts[-1]
+def _escaped(value: str) -> str:
+    if '"' in value or "\\" in value or "\n" in value:
+        return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return value
+
+
+@cache
+def _bounds_told(bounds: tuple[int, ...], unit: float) -> tuple[str, ...]:
+    """How the buckets of a histogram are called, made once."""
+    return tuple(f'le="{bound / unit:g}"}} ' for bound in bounds)
+
+
+def _histogram(family: str, labels: str, seen: Histogram, unit: float) -> str:
+    start = f"{family}_bucket{{{labels}," if labels else f"{family}_bucket{{"
+    counts = list(accumulate(seen.counts))
+    told = [
+        f"{start}{bound}{within}\n"
+        for bound, within in zip(_bounds_told(tuple(seen.bounds), unit), counts, strict=False)
+    ]
     own = f"{{{labels}}}" if labels else ""
-    yield f'{family}_bucket{{{before}le="+Inf"}} {count}\n'
-    yield f"{family}_sum{own} {seen.total / unit:.9g}\n"
-    yield f"{family}_count{own} {count}\n"
+    told.append(
+        f'{start}le="+Inf"}} {counts[-1]}\n'
+        f"{family}_sum{own} {seen.total / unit:.9g}\n{family}_count{own} {counts[-1]}\n"
+    )
+    return "".join(told)
 
 
 def _resident_bytes() -> int:
