@@ -1,13 +1,14 @@
 # Every target works on a fresh clone with Python >= 3.11 and nothing else: it makes .venv and installs what it needs
 # once per change of pyproject.toml.
 
-.PHONY: run test bench lint docs sim features clean help
+.PHONY: run test bench lint docs sim reliability features clean help
 .DEFAULT_GOAL := help
 
 VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 SEEDS ?= 1000
+SCALE ?= 1
 DATA_DIR ?= ./data
 
 help:
@@ -16,6 +17,7 @@ help:
 	@echo "make lint      format check, lint, types, import contracts"
 	@echo "make bench     probes of this machine and all workloads (WORKLOADS='journal batch')"
 	@echo "make sim       the simulations and property tests with SEEDS=$(SEEDS) random cases"
+	@echo "make reliability  the goals of docs/internals/reliability.md against real servers (GOALS='R5 R8' SCALE=0.1 SEED=7)"
 	@echo "make features  which ids of the feature list have a test, and which not"
 	@echo "make docs      build the documentation into ./site"
 	@echo "make clean     remove everything that was built, .venv included; ./data stays"
@@ -46,6 +48,9 @@ test: $(VENV)/.installed-test
 
 sim: $(VENV)/.installed-test
 	HEADRACE_SEEDS=$(SEEDS) $(BIN)/python -m pytest -q -n $(WORKERS) --timeout 0 $(wildcard tests/sim tests/props)
+
+reliability: $(VENV)/.installed-test
+	$(BIN)/python tests/reliability --goals '$(GOALS)' --scale $(SCALE) $(if $(SEED),--seed $(SEED))
 
 bench: $(VENV)/.installed-test
 	$(BIN)/python -m bench $(WORKLOADS)

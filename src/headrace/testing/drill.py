@@ -40,7 +40,7 @@ GROUP: Final = "crew"
 KEYS: Final = 250
 BATCH: Final = 50
 NACKED: Final = 0.02
-_STARTED_S: Final = 30
+_STARTED_S: Final = 120
 _QUIET_S: Final = 20
 _CLOCK: Final = SystemClock()
 

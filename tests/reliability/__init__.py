@@ -1,0 +1,1 @@
+"""The broker judged from outside; see ``__main__.py``."""
