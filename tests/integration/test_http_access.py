@@ -103,6 +103,14 @@ async def test_every_route_lets_in_who_may(site: Site, tokens: Tokens, route: Ro
     assert answer.status_code not in (401, 403, 500), answer.text
 
 
+async def test_the_document_says_which_calls_need_a_token(site: Site) -> None:
+    document = (await site.client.get("/openapi.json")).json()
+    assert document["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
+    for route in all_routes():
+        operation = document["paths"][route.path][route.method.lower()]
+        assert operation.get("security") == ([{"token": []}] if route.verb is not None else None)
+
+
 async def test_a_body_of_somebody_unknown_is_not_looked_at(site: Site) -> None:
     for path in ("/enqueue", "/ack", "/nack", "/api/v1/queues", "/v1/topics/orders/messages"):
         answer = await site.client.post(path, content=b"{" * 1000)

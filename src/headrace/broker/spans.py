@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from headrace.batch import Batch
-from headrace.broker.aio import Callback, Deliver, LoopBroker, Subscription
+from headrace.broker.aio import Callback, Deliver, LoopBroker, Pull, Subscription
 from headrace.broker.broker import Broker
 from headrace.calls import LeasedBatch, Part, Settle, Settled
 from headrace.errors import HeadraceError, InvalidArgument
@@ -138,6 +138,28 @@ class TracingBroker(LoopBroker):
         if group is not None:
             self._handed_out(group.topic.name, group.name, leased)
         return leased
+
+    def lease_then(
+        self,
+        namespace: str,
+        topic: str,
+        group: str,
+        consumer: str,
+        most: int,
+        callback: Callback,
+        *,
+        wait_ns: int = 0,
+        lease_ns: int | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> Pull | None:
+        def traced(reply: Any) -> None:
+            if not isinstance(reply, HeadraceError):
+                self._handed_out(topic, group, reply)
+            callback(reply)
+
+        return super().lease_then(
+            namespace, topic, group, consumer, most, traced, wait_ns=wait_ns, lease_ns=lease_ns, options=options
+        )
 
     def subscribe(
         self,

@@ -90,6 +90,22 @@ def test_what_is_pushed_has_a_span() -> None:
     assert names == ["receive orders", "send orders"]
 
 
+def test_what_is_pulled_with_a_callback_has_a_span() -> None:
+    """As the doors do it."""
+
+    async def scenario(broker: TracingBroker) -> None:
+        came = asyncio.get_running_loop().create_future()
+        broker.lease_then("default", "orders", "default", "w", 10, came.set_result, wait_ns=30_000_000_000)
+        await broker.publish("default", "orders", BY_KEY, encode([Message(b"v")]))
+        assert sum(leased.batch.count for leased in await came) == 1
+        nothing = asyncio.get_running_loop().create_future()
+        broker.lease_then("default", "orders", "default", "w", 10, nothing.set_result)
+        assert await nothing == []
+
+    names = sorted(span.name for span in traced(scenario))
+    assert names == ["receive orders", "send orders"]
+
+
 def test_what_was_refused_is_marked() -> None:
     async def scenario(broker: TracingBroker) -> None:
         await broker.publish("default", "orders", BY_KEY, encode([Message(b"v")]))
