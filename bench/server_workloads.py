@@ -61,6 +61,11 @@ class Server:
                 return int(line.split()[1]) * 1024
         raise RuntimeError("the kernel does not say")
 
+    def processor_seconds(self) -> float:
+        """What it has used so far, in all its threads."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
