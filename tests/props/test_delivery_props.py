@@ -14,6 +14,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from xxhash import xxh3_64_intdigest
 
 from headrace import delivery as d
 from headrace.batch import Message, encode
@@ -56,8 +57,10 @@ class Entry:
 @dataclass
 class Model:
     ordering: str
+    on_dead: str
     now_ns: int
     entries: list[Entry] = field(default_factory=list)
+    held: set[bytes] = field(default_factory=set)
 
     def publish(self, messages: list[tuple[bytes | None, int, int, bool]]) -> None:
         for key, priority, delay_ns, short in messages:
@@ -87,7 +90,7 @@ class Model:
         if entry.ends_ns <= self.now_ns:
             entry.state = "expired"
         elif entry.fails > MAX_RETRIES:
-            entry.state = "dead"
+            self.die(entry)
         else:
             wait_ns = BACKOFF if delay_ns is None else delay_ns
             if wait_ns:
@@ -95,11 +98,22 @@ class Model:
             else:
                 entry.state, entry.at_ms, entry.late = "ready", self.now_ns // MS, True
 
+    def die(self, entry: Entry) -> None:
+        entry.state = "dead"
+        if self.ordering != "key" or entry.key is None:
+            return
+        if self.on_dead == "hold":
+            self.held.add(entry.key)
+        elif self.on_dead == "follow":
+            for other in self.entries:
+                if other.state == "ready" and other.key == entry.key and other.ends_ns > self.now_ns:
+                    other.state = "dead"
+
     def heads(self) -> list[Entry]:
         """Whoever may be handed out, in order. By key: the first of its key, and one that failed stays the first."""
         ready = sorted((e for e in self.entries if e.state == "ready"), key=lambda e: e.rank)
         if self.ordering == "key":
-            held = {e.key for e in self.entries if e.key and e.state in ("leased", "waiting")}
+            held = {e.key for e in self.entries if e.key and e.state in ("leased", "waiting")} | self.held
             failed = {e.key: e for e in ready if e.key and e.fails}
             free, seen = [], set(held)
             for entry in ready:
@@ -127,18 +141,22 @@ MESSAGES = st.lists(
 class GroupPlay(RuleBasedStateMachine):
     """See the head of the file."""
 
-    @initialize(ordering=st.sampled_from(("none", "key")))
-    def begin(self, ordering: str) -> None:
+    @initialize(
+        ordering=st.sampled_from(("none", "key", "key", "key")), on_dead=st.sampled_from(("continue", "hold", "follow"))
+    )
+    def begin(self, ordering: str, on_dead: str) -> None:
         self.clock = ManualClock(1_800_000_000 * 1_000 * MS)
         self.journal = MemoryJournal()
         self.core = Core(self.journal, self.clock)
         retry = RetryConfig(
             max_retries=MAX_RETRIES, initial_backoff_ns=BACKOFF, backoff_multiplier=1.0, total_timeout_ns=0
         )
-        config = TopicConfig(ordering=ordering, message_ttl_ns=TTL, lease_ns=LEASE, retry=retry, dead_letters=False)  # type: ignore[arg-type]
+        settings = {"ordering": ordering, "on_dead": on_dead, "message_ttl_ns": TTL, "lease_ns": LEASE, "retry": retry}
+        config = TopicConfig(**settings, dead_letters=False)
+            ordering=ordering, on_dead=on_dead, message_ttl_ns=TTL, lease_ns=LEASE, retry=retry, dead_letters=False
+        )  # type: ignore[arg-type]
         self.do(d.CreateTopic("default", "t", config))
-        self.model = Model(ordering, self.core.clock.now_ns())
-        self.flat = True
+        self.model = Model(ordering, on_dead, self.core.clock.now_ns())
 
     def do(self, command: Any) -> Any:
         return self.core.execute(command).reply
@@ -183,7 +201,7 @@ class GroupPlay(RuleBasedStateMachine):
             entry.state = "acked"
         elif verb == "reject":
             command = d.SettleMany(1, reject=[(receipts, "")])
-            entry.state = "dead"
+            model.die(entry)
         elif verb == "release":
             command = d.SettleMany(1, release=[receipts])
             entry.state = "expired" if entry.ends_ns <= model.now_ns else "ready"
@@ -208,6 +226,11 @@ class GroupPlay(RuleBasedStateMachine):
         assert self.do(d.Cancel(1, d.Span(entry.offset, 1))) == (entry.state == "delayed")
         if entry.state == "delayed":
             entry.state = "cancelled"
+
+    @rule(key=st.sampled_from((b"a", b"b", b"c")))
+    def free_a_key(self, key: bytes) -> None:
+        assert self.do(d.FreeKey(1, 1, xxh3_64_intdigest(key))) == (key in self.model.held)
+        self.model.held.discard(key)
 
     @rule()
     def purge(self) -> None:
@@ -271,7 +294,7 @@ class GroupPlay(RuleBasedStateMachine):
             assert snapshot(restore(taken)) == taken
 
 
-GroupPlay.TestCase.settings = settings(stateful_step_count=40)
+GroupPlay.TestCase.settings = settings(stateful_step_count=40, max_examples=min(1_000, settings().max_examples))
 TestGroupPlay = GroupPlay.TestCase
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from pyroaring import BitMap64
@@ -22,6 +22,8 @@ from headrace.shard import Core
 
 OFFSETS = st.integers(0, 40)
 SETS = st.sets(OFFSETS, min_size=1, max_size=20)
+_AT_MOST = settings(max_examples=min(1_000, settings().max_examples))
+"""Each is some fifty steps: a thousand find what there is to find, ten thousand take an hour."""
 
 
 # -- spans -------------------------------------------------------------------------------------------------------------
@@ -99,6 +101,7 @@ class Calendar(RuleBasedStateMachine):
         assert list(self.due.entries()) == sorted(self.entries)
 
 
+Calendar.TestCase.settings = _AT_MOST
 TestCalendar = Calendar.TestCase
 
 
@@ -186,6 +189,7 @@ class Lanes(RuleBasedStateMachine):
         assert (None if head is None else head[1]) == (wanted[0] if wanted else None)
 
 
+Lanes.TestCase.settings = _AT_MOST
 TestLanes = Lanes.TestCase
 
 
@@ -266,6 +270,7 @@ class Leases(RuleBasedStateMachine):
             assert min(self.model.values()) < wake_ns <= min(self.model.values()) + BUCKET_NS
 
 
+Leases.TestCase.settings = _AT_MOST
 TestLeases = Leases.TestCase
 
 
