@@ -8,15 +8,17 @@ A trace is made of the message's facts (``headrace.shard.views``), told in the w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
+from headrace.batch import Batch
 from headrace.broker.broker import Broker
 from headrace.broker.messages import message_info
-from headrace.broker.portions import Work, portioned
+from headrace.broker.portions import Aside, Work, portioned
 from headrace.delivery import Group, Topic
 from headrace.delivery.burying import REDRIVEN_FROM, origin_of
 from headrace.delivery.explaining import Explanation, Reason, explain
@@ -44,6 +46,9 @@ _PLAIN: Final = {
 _ENDS: Final = {"ACKED": "acked", "DEAD_LETTERED": "dead", "EXPIRED": "expired", "PURGED": "purged"}
 
 
+Place = Generator[int | Aside, Any, tuple[int, int]]
+
+
 class Tracing:
     """``trace`` and ``explain`` over a broker. ``hungry``: how many consumers of a group ask for messages, if known."""
 
@@ -68,22 +73,26 @@ class Tracing:
         end = journal.end_position
         if journal.durable_position < end:
             yield lambda: journal.wait_durable(end)  # what is told has happened for good
-        pid, offset = self.broker.place_of(id, namespace)
+        pid, offset = yield from self._place(id, namespace)
+        batch = yield from self._batch(pid, offset)
+        since_ns = 0 if batch is None else batch.append_time_ns
         rows: list[Row] = []
         sealed_to = -1
         while sealed_to != self.core.manifest.sealed_to:  # facts may be sealed while we read what was before
             sealed_to = self.core.manifest.sealed_to
-            read = sealed_rows(self.core, pid, offset)
+            read = sealed_rows(self.core, pid, offset, since_ns) if pid in self.core.state.partitions else None
             rows = (yield read) if read is not None else []
-        batch = self.core.log(pid).batch_at(offset)
         partition = self.core.state.partitions.get(pid)
-        if batch is None or partition is None:
-            raise InvalidArgument(f"no message has the id {id}")
+        if batch is None or partition is None:  # its topic may have been deleted meanwhile
+            raise _no_message(id)
         rows += live_rows(self.core, pid, offset)
         rows.sort(key=lambda row: row["position"])
+        first = next((number for number, row in enumerate(rows) if row["event"] == "published"), 0)
+        rows = rows[first:]  # a group that started over before it was there is not its story
         info = message_info(partition.topic, partition.index, batch, offset - batch.base_offset)
         info["size_bytes"] = len(info.pop("value"))
-        events = list(_story(rows, info))
+        producer = {"producer": f"{batch.producer_id:016x}"} if batch.producer_id else {}
+        events = list(_story(rows, {**info, "producer": producer}))
         retained = self._retained(partition.topic, pid, offset, info["published_ns"], events)
         if retained is not None:
             events.append(retained)
@@ -97,6 +106,37 @@ class Tracing:
         }
         info["links"] = _links(info["headers"])
         return info
+
+    def _place(self, message_id: int, namespace: str | None) -> Place:
+        """(pid, offset) of a message. Whoever is in the journal is found at once; files are looked into aside."""
+        core = self.core
+        partitions = core.state.partitions
+        mine = [
+            log
+            for pid, log in core.logs.items()
+            if pid in partitions and namespace in (None, partitions[pid].topic.namespace)
+        ]
+        for log in mine:
+            offset = log.offset_of_id(message_id, sealed=False)
+            if offset is not None:
+                return log.pid, offset
+        for log in mine:
+            segment = core.cold.segment_of_id(log.pid, message_id)
+            if segment is not None:
+                offset = yield partial(core.cold.offset_of_id_in, segment, message_id)
+                if isinstance(offset, int) and offset >= log.trimmed_to:
+                    return log.pid, offset
+        raise _no_message(message_id)
+
+    def _batch(self, pid: int, offset: int) -> Generator[int | Aside, Any, Batch | None]:
+        """The batch of a message."""
+        log = self.core.logs.get(pid)
+        if log is None:
+            return None
+        if log.trimmed_to <= offset < log.journal_start:
+            found = yield partial(self.core.cold.batch_from, pid, offset)
+            return found if isinstance(found, Batch) and found.base_offset <= offset else None
+        return log.batch_at(offset)
 
     def _retained(
         self, topic: Topic, pid: int, offset: int, published_ns: int, events: list[dict[str, Any]]
@@ -129,23 +169,26 @@ class Tracing:
             "publish_to_ack_ns": None if acked_ns is None else acked_ns - info["published_ns"],
         }
 
-    def explain(self, id: int, namespace: str | None = None, group: str = "default") -> Done:
+    @portioned
+    def explain(self, id: int, namespace: str | None = None, group: str = "default") -> Work:
         """Where a message is in a group, and what would have to change for it to be handed out.
 
         {"id", "namespace", "topic", "partition", "offset", "group", "state", "reasons": [{"code", "message", …}]}
         """
-        pid, offset = self.broker.place_of(id, namespace)
-        partition = self.core.state.partitions[pid]
+        pid, offset = yield from self._place(id, namespace)
+        batch = yield from self._batch(pid, offset)
+        partition = self.core.state.partitions.get(pid)
+        if partition is None:
+            raise _no_message(id)
         topic = partition.topic
         found = topic.groups.get(group)
         if found is None:
             raise UnknownGroup(f"group {group!r} does not exist on topic {topic.name!r}")
         self.core.tick()
-        batch = self.core.log(pid).batch_at(offset)
         deliver_at_ns = batch.deliver_at(offset - batch.base_offset) if batch is not None else None
         hungry = self.hungry(found.gid) if self.hungry is not None else None
         told = explain(found, pid, offset, self.core.clock.now_ns(), deliver_at_ns=deliver_at_ns, hungry=hungry)
-        answer = {
+        return {
             "id": id,
             "namespace": topic.namespace,
             "topic": topic.name,
@@ -155,7 +198,6 @@ class Tracing:
             "state": told.state,
             "reasons": self._reasons(told, pid),
         }
-        return Done(answer, self.core.journal.end_position)
 
     def _reasons(self, told: Explanation, pid: int) -> list[dict[str, Any]]:
         reasons: list[dict[str, Any]] = []
@@ -166,6 +208,10 @@ class Tracing:
                 plain["id"] = batch.message(reason.offset - batch.base_offset).id if batch is not None else None
             reasons.append({"code": reason.code, "message": _sentence(reason, plain.get("id")), **plain})
         return reasons
+
+
+def _no_message(message_id: int) -> InvalidArgument:
+    return InvalidArgument(f"no message has the id {message_id}")
 
 
 # -- a trace -----------------------------------------------------------------------------------------------------------
@@ -182,7 +228,7 @@ def _story(rows: list[Row], info: Mapping[str, Any]) -> Iterator[dict[str, Any]]
             told["group"] = group
         match name:
             case "published":
-                yield {"event": "PUBLISHED", "at_ns": at_ns}
+                yield {"event": "PUBLISHED", "at_ns": at_ns, **info["producer"]}
                 if info["deliver_at_ns"] is not None and info["deliver_at_ns"] > at_ns:
                     yield {"event": "SCHEDULED", "at_ns": at_ns, "until_ns": info["deliver_at_ns"]}
                 continue
@@ -273,6 +319,10 @@ def _sentence(reason: Reason, other_id: int | None) -> str:
             return f"the group is paused by {reason.consumer or 'somebody'}{since}{until}{why}"
         case "rate":
             return f"the group's rate limit is used up{until}"
+        case "namespace_rate":
+            return f"the namespace's rate limit is used up{until}"
+        case "namespace_concurrency":
+            return f"{reason.count} messages are leased in the namespace, the most its limits.concurrency allows"
         case "concurrency" | "in_flight":
             limit = "concurrency" if reason.code == "concurrency" else "max_in_flight"
             return f"{reason.count} messages are leased, the most the group's {limit} allows"

@@ -67,11 +67,14 @@ class ColdLog:
         return self.offset_in(segments[i], time_ns) if i < len(segments) else None
 
     def offset_of_id(self, pid: int, message_id: int) -> int | None:
+        segment = self.segment_of_id(pid, message_id)
+        return None if segment is None else self.offset_of_id_in(segment, message_id)
+
+    def segment_of_id(self, pid: int, message_id: int) -> Segment | None:
+        """The only segment of a partition that may hold a message, by the manifest alone."""
         segments = self.manifest.segments.get(pid, [])
         i = bisect_left(segments, message_id, key=_last_id_of)
-        if i == len(segments) or message_id < segments[i].first_id:
-            return None
-        return self.offset_of_id_in(segments[i], message_id)
+        return segments[i] if i < len(segments) and message_id >= segments[i].first_id else None
 
     # -- where files are -----------------------------------------------------------------------------------------------
 

@@ -63,11 +63,10 @@ class Names(NamedTuple):
 class TopicEvents:
     """The rows of one topic, by column."""
 
-    __slots__ = ("columns", "first_ns", "last_ns", "spans")
+    __slots__ = ("columns", "first_ns", "last_ns")
 
     def __init__(self) -> None:
         self.columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
-        self.spans: dict[int, tuple[int, int]] = {}
         self.first_ns = 0
         self.last_ns = 0
 
@@ -76,7 +75,7 @@ class TopicEvents:
         return len(self.columns["event"])
 
     def clear(self) -> None:
-        """Begin anew; the spans stay, they are of the whole stretch."""
+        """Begin anew."""
         self.columns = {name: [] for name in COLUMNS}
         self.first_ns = self.last_ns = 0
 
@@ -182,9 +181,6 @@ class EventRows:
         columns["at_ns"].append(at_ns)
         rows.first_ns = min(rows.first_ns or at_ns, at_ns)
         rows.last_ns = max(rows.last_ns, at_ns)
-        if first is not None and last is not None:
-            low, high = rows.spans.get(pid, (first, last))
-            rows.spans[pid] = (min(low, first), max(high, last))
 
     def _span(self, event: str, fact: Any, position: int, **more: Any) -> None:
         """A row for a fact with a span; holes make a list."""

@@ -303,11 +303,11 @@ class PartitionLog:
                 return max(batch.base_offset, start)
         return self.end
 
-    def offset_of_id(self, message_id: int) -> int | None:
-        """The offset of a message by its id."""
+    def offset_of_id(self, message_id: int, *, sealed: bool = True) -> int | None:
+        """The offset of a message by its id; without ``sealed`` only where the journal holds it."""
         i = bisect_right(self._first_ids, message_id) - 1
         if i < 0:
-            return self._readable(self.cold.offset_of_id(self.pid, message_id))
+            return self._readable(self.cold.offset_of_id(self.pid, message_id)) if sealed else None
         base = self._offsets[i]
         following = self._offsets[i + 1] if i + 1 < len(self._offsets) else self.end
         if base >= self._exact_from:
@@ -316,8 +316,10 @@ class PartitionLog:
         for batch in self.batches(base, following):
             if batch.base_id <= message_id < batch.base_id + batch.count:
                 return self._readable(batch.base_offset + message_id - batch.base_id)
+        if i or not sealed:
+            return None
         # The first entry after a seal has a lower bound for an id: it may still be a sealed one.
-        return self._readable(self.cold.offset_of_id(self.pid, message_id)) if i == 0 else None
+        return self._readable(self.cold.offset_of_id(self.pid, message_id))
 
     def _readable(self, offset: int | None) -> int | None:
         return offset if offset is not None and offset >= self.trimmed_to else None

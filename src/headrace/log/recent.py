@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from headrace.batch import Batch
-from headrace.delivery import BackoffEnded, Died, Due, Fact, Published
+from headrace.delivery import BackoffEnded, Died, Due, Fact, Published, Sought
 from headrace.limits import RECENT_BLOCK_BYTES, RECENT_STRETCHES_MAX
 
 __all__ = ["RecentFacts"]
@@ -22,11 +22,12 @@ _PARTITION_BITS: Final = 52
 
 
 class RecentFacts:
-    __slots__ = ("_blocks", "_full_at", "_kept", "_open", "_start", "_waiting")
+    __slots__ = ("_blocks", "_full_at", "_kept", "_open", "_start", "_unbounded", "_waiting")
 
     def __init__(self, position: int = 0) -> None:
         self._blocks: deque[tuple[int, int, set[int] | None]] = deque()  # start, end, stretches
         self._open: set[int] = set()
+        self._unbounded = False  # the open block speaks of everything from some offset on
         self._waiting: list[Fact] = []  # of the open block, not looked at yet
         self._begin(position)
         self._kept = 0
@@ -91,6 +92,8 @@ class RecentFacts:
     def _look(self) -> None:
         """At what waited."""
         waiting, self._waiting = self._waiting, []
+        if not self._unbounded and any(type(fact) is Sought for fact in waiting):
+            self._unbounded = True
         try:
             # What most of a journal is made of: one offset, or a few together.
             self._open |= {fact.pid << _PARTITION_BITS | fact.first >> _WIDTH_BITS for fact in waiting}  # type: ignore[union-attr]
@@ -102,9 +105,10 @@ class RecentFacts:
 
     def _close(self, position: int) -> None:
         self._look()
-        self._blocks.append((self._start, position, self._open))
-        self._kept += len(self._open)
+        self._blocks.append((self._start, position, None if self._unbounded else self._open))
+        self._kept += 0 if self._unbounded else len(self._open)
         self._open = set()
+        self._unbounded = False
         self._begin(position)
         if self._kept > RECENT_STRETCHES_MAX:
             for i, (start, end, stretches) in enumerate(self._blocks):
@@ -127,7 +131,7 @@ class RecentFacts:
         for start, end, stretches in self._blocks:
             if stretches is None or wanted in stretches:
                 yield start, end
-        if wanted in self._open:
+        if self._unbounded or wanted in self._open:
             yield self._start, -1
 
     def forget(self, before: int) -> None:

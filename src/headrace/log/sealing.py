@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 __all__ = ["NewFile", "Plan", "day_of", "events_path", "messages_path", "seal"]
 
 _DAY_NS: Final = 86_400 * 1_000_000_000
+_OPEN_END: Final = (1 << 62) - 1
+"""Where a fact ends that speaks of everything from an offset on: a group that starts over."""
 Pace = Callable[[], None]
 """Called between pieces of work: may sleep, may raise to give up."""
 
@@ -54,6 +56,7 @@ class Plan(NamedTuple):
     carry: Carry
     taken: frozenset[str]  # paths that are in use, by files of partitions of the same name that are gone
     at_ns: int
+    ends: Mapping[int, int]  # pid -> where its log ends
 
 
 class NewFile(NamedTuple):
@@ -168,7 +171,7 @@ class _Stretch:
         events: list[EventSegment] = []
         for tid, files in self._events.items():
             namespace, topic = plan.names.topics[tid]
-            spans = self._rows.topics[tid].spans
+            pids = {place.partition: pid for pid, place in plan.names.places.items() if place.tid == tid}
             for file in files.finish():
                 path = events_path(namespace, topic, file.day, plan.start, plan.up_to)
                 path = free_path(path, tid, plan.taken)
@@ -185,7 +188,13 @@ class _Stretch:
                         file.last_ns,
                         len(content),
                         crc32c(content),
-                        tuple((pid, first, last) for pid, (first, last) in sorted(spans.items())),
+                        tuple(
+                            sorted(
+                                (pids[index], first, min(last, plan.ends[pids[index]] - 1))
+                                for index, (first, last) in file.spans.items()
+                                if index in pids
+                            )
+                        ),
                         parquet.footer_crc(content),
                     )
                 )
@@ -269,6 +278,7 @@ class _DayFile:
 
         self.day = day
         self.first_ns = self.last_ns = 0
+        self.spans: dict[int, tuple[int, int]] = {}  # by the index of the partition
         self._file = parquet.TableFile(parquet.EVENTS, {})
 
     def add(self, columns: dict[str, list[Any]]) -> None:
@@ -277,6 +287,15 @@ class _DayFile:
         first_ns, last_ns = min(columns["at_ns"]), max(columns["at_ns"])
         self.first_ns = min(self.first_ns, first_ns) if self._file.rows else first_ns
         self.last_ns = max(self.last_ns, last_ns)
+        spans = self.spans
+        for index, first, last in zip(
+            columns["partition"], columns["first_offset"], columns["last_offset"], strict=True
+        ):
+            if index is not None and first is not None:
+                if last is None:
+                    last = _OPEN_END
+                low, high = spans.get(index, (first, last))
+                spans[index] = (min(low, first), max(high, last))
         self._file.add(parquet.events_table(columns))
 
     @property

@@ -300,7 +300,8 @@ class Sealer:
         }
         start = max(manifest.sealed_to, core.journal.first_position)
         names = names_of(state)
-        return Plan(start, up_to, names, wanted, skipped, manifest.carry, frozenset(taken), core.clock.now_ns())
+        ends = {pid: partition.end for pid, partition in state.partitions.items()}
+        return Plan(start, up_to, names, wanted, skipped, manifest.carry, frozenset(taken), core.clock.now_ns(), ends)
 
     def _write(self, files: Sequence[NewFile]) -> None:
         store = self.store

@@ -57,10 +57,15 @@ def live_rows(core: Core, pid: int, offset: int) -> list[Row]:
     return [row for row in found if _row_speaks_of(row, core.state.partitions[pid].index, offset)][-TRACE_EVENTS_MAX:]
 
 
-def sealed_rows(core: Core, pid: int, offset: int) -> Callable[[], list[Row]] | None:
-    """What reads the rows about a message out of the events files; None where no file speaks of it."""
+def sealed_rows(core: Core, pid: int, offset: int, since_ns: int = 0) -> Callable[[], list[Row]] | None:
+    """What reads the rows about a message out of the events files; None where no file speaks of it. ``since_ns``: when
+    it was published."""
     partition = core.state.partitions[pid]
-    files = [file for file in core.manifest.events.get(partition.topic.tid, ()) if file.speaks_of(pid, offset)]
+    files = [
+        file
+        for file in core.manifest.events.get(partition.topic.tid, ())
+        if file.last_ns >= since_ns and file.speaks_of(pid, offset)
+    ]
     if not files:
         return None
     cold, index = core.cold, partition.index

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from typing import Any
 
 import pytest
 
 from headrace.batch import Message
+from headrace.broker import tracing
+from headrace.delivery import explaining
 from headrace.errors import InvalidArgument, UnknownGroup
 from unit.broker.harness import SECOND, World
 
@@ -248,3 +252,104 @@ class TestEveryReasonHoldsAndGoesAwayWithItsCause:
         [one] = world.publish("orders", [b"1"])
         with pytest.raises(UnknownGroup, match="'nobody' does not exist on topic 'orders'"):
             world.call("explain", id=one, group="nobody")
+
+    def test_the_namespace_has_used_its_rate_up(self, world: World) -> None:
+        ids = world.publish("orders", [b"1", b"2"])
+        world.call("namespace.config", settings={"limits.rate": 1})
+        world.lease("orders", 1)
+        assert "namespace_rate" in reasons(world, ids[1])
+        world.wait(2)
+        assert "namespace_rate" not in reasons(world, ids[1])
+
+    def test_the_namespace_has_as_much_leased_as_it_may(self, world: World) -> None:
+        ids = world.publish("orders", [b"1", b"2"])
+        world.call("namespace.config", settings={"limits.concurrency": 1})
+        leased = world.lease("orders", 1)
+        assert "namespace_concurrency" in reasons(world, ids[1])
+        world.settle("orders", leased, "ack")
+        assert "namespace_concurrency" not in reasons(world, ids[1])
+
+    def test_too_many_in_flight(self, world: World) -> None:
+        world.call("topic.create", topic="orders", settings={"max_in_flight": 1})
+        ids = world.publish("orders", [b"1", b"2"])
+        leased = world.lease("orders", 1)
+        assert "in_flight" in reasons(world, ids[1])
+        world.settle("orders", leased, "ack")
+        assert "in_flight" not in reasons(world, ids[1])
+
+    def test_a_retry_goes_first_where_order_is_by_partition(self, world: World) -> None:
+        world.call("topic.create", topic="orders", settings={"ordering": "partition"})
+        first, second = world.publish("orders", [b"1", b"2"])
+        world.port.host.run(lambda: world.port.broker.join("default", "orders", "default", "c1", None))
+        world.settle("orders", world.lease("orders"), "nack")
+        told = next(each for each in world.call("explain", id=second)["reasons"] if each["code"] == "retry_before")
+        assert told["id"] == first
+        world.wait(6)
+        world.settle("orders", world.lease("orders"), "ack")
+        assert "retry_before" not in reasons(world, second)
+
+    def test_nobody_owns_its_partition(self, world: World) -> None:
+        world.call("topic.create", topic="orders", settings={"ordering": "partition"})
+        [one] = world.publish("orders", [b"1"])
+        assert "no_owner" in reasons(world, one)
+        world.port.host.run(lambda: world.port.broker.join("default", "orders", "default", "c1", None))
+        assert "no_owner" not in reasons(world, one)
+
+    def test_published_for_another_group_only(self, world: World) -> None:
+        world.call("topic.create", topic="orders")
+        world.call("group.create", topic="orders", group="other")
+        world.publish("orders", [b"1"])
+        world.settle("orders", world.lease("orders"), "reject")
+        world.call("dlq.redrive", topic="orders")
+        [again] = [each.batch.message(0).id for each in world.lease("orders")]
+        assert reasons(world, again, group="other") == ["other_group"]
+        assert world.call("explain", id=again)["state"] == "leased"
+
+    def test_withdrawn(self, world: World) -> None:
+        [one] = world.publish("orders", [Message(b"v", deliver_at_ns=world.now_ns + 60 * SECOND)])
+        assert reasons(world, one)[0] == "not_due"
+        world.call("schedule.cancel", topic="orders", ids=[one])
+        assert reasons(world, one) == ["withdrawn"]
+
+    def test_purged(self, world: World) -> None:
+        [one] = world.publish("orders", [b"1"])
+        assert "purged" not in reasons(world, one)
+        world.call("topic.purge", topic="orders", group="default")
+        assert reasons(world, one) == ["purged"]
+        world.call("group.seek", topic="orders", group="default", start="earliest")
+        assert "purged" not in reasons(world, one)
+
+    def test_after_the_end_of_a_replay(self, world: World) -> None:
+        _, second = world.publish("orders", [b"1", b"2"])
+        world.call("group.seek", topic="orders", group="default", start="earliest", stops={"0": 1})
+        assert reasons(world, second) == ["after_replay"]
+        world.call("group.seek", topic="orders", group="default", start="earliest")
+        assert "after_replay" not in reasons(world, second)
+
+    def test_acked(self, world: World) -> None:
+        [one] = world.publish("orders", [b"1"])
+        world.settle("orders", world.lease("orders"), "ack")
+        assert reasons(world, one) == ["acked"]
+        world.call("group.seek", topic="orders", group="default", start="earliest")
+        assert "acked" not in reasons(world, one)
+
+    def test_a_key_that_is_held_behind_a_dead_message(self, world: World) -> None:
+        world.call("topic.create", topic="orders", settings={"on_dead": "hold"})
+        _, second = world.publish("orders", [Message(b"1", key=b"k"), Message(b"2", key=b"k")])
+        world.settle("orders", world.lease("orders"), "reject")
+        told = world.call("explain", id=second)["reasons"][0]
+        assert (told["code"], told["state"]) == ("key_held", "dead")
+        assert "on_dead is hold" in told["message"]
+        world.call("dlq.redrive", topic="orders")
+        world.settle("orders", world.lease("orders"), "ack")
+        assert "key_held" not in reasons(world, second)
+
+    def test_every_reason_is_told_in_words(self) -> None:
+        source = inspect.getsource(explaining)
+        codes = set(re.findall(r'Reason\(\s*"(\w+)"', source) + re.findall(r'_only\("\w+", "(\w+)"', source))
+        codes |= {"other_group", "concurrency"}
+        assert len(codes) > 20
+        for code in codes:
+            reason = explaining.Reason(code, count=3, consumer="c", text="why", until_ns=SECOND, state="leased")
+            told = tracing._sentence(reason, 7)
+            assert " " in told, code

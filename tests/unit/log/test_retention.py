@@ -152,3 +152,19 @@ def test_a_deleted_topic_takes_its_files_along(world: SealedWorld) -> None:
     world.seal()
     assert world.parquet() == []
     assert not world.core.manifest.doomed
+
+
+def test_events_of_a_group_that_started_over_leave_with_the_messages_they_speak_of(world: SealedWorld) -> None:
+    """A seek speaks of everything from an offset on: of what was there, not of all that will ever come."""
+    world.call("topic.create", topic="orders", settings={"retention": "1h"})
+    world.publish("orders", [b"old"])
+    world.call("group.seek", topic="orders", group="default", start="earliest")
+    settle_all(world)
+    world.seal()
+    assert len(list(world.core.manifest.live_events())) == 1
+    world.wait(7200)
+    world.publish("orders", [b"new"])
+    world.publish("orders", [b"newer"])
+    world.seal()
+    assert 0 not in [file.first_position for file in world.core.manifest.live_events()]
+    assert world.read("orders") == [(1, b"new"), (2, b"newer")]
