@@ -350,6 +350,10 @@ JOURNAL_FILE_ROOM_FRACTION: Final = 8
 """A new journal file takes at most this part of the room left, so that a small disk holds several."""
 JOURNAL_FILE_ROOM_BYTES_MIN: Final = 1 * MIB
 """But not less than this: smaller files would be all renames."""
+CLOCK_LOOK_NS: Final = SECOND_NS
+"""Between two looks of a server at whether its wall clock was set."""
+CLOCK_JUMP_NS: Final = SECOND_NS
+"""What counts as set: a clock that is only slewed moves by some 0.5 ms in a second."""
 JOURNAL_SPARES_MAX: Final = 2
 """Preallocated files kept: the reserve for a full disk, and the next file."""
 JOURNAL_FRAME_BYTES_MAX: Final = 128 * MIB

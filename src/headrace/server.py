@@ -51,7 +51,14 @@ from headrace.frontends import (
 from headrace.frontends.passwords import PasswordCheck, no_tokens
 from headrace.frontends.tokens import TokenCheck
 from headrace.journal import DiskJournal, Journal
-from headrace.limits import CONNECTIONS_MAX, DESCRIPTORS_KEPT, MQTT_LEDGER_FILE_BYTES, SECOND_NS
+from headrace.limits import (
+    CLOCK_JUMP_NS,
+    CLOCK_LOOK_NS,
+    CONNECTIONS_MAX,
+    DESCRIPTORS_KEPT,
+    MQTT_LEDGER_FILE_BYTES,
+    SECOND_NS,
+)
 from headrace.shard import Core
 
 __all__ = ["DOORS", "DoorKind", "Server", "run"]
@@ -107,6 +114,8 @@ class Server:
         self._stopping = asyncio.Event()
         self._started = False
         self._end_spans: Callable[[], None] | None = None
+        self._clock_timer: asyncio.TimerHandle | None = None
+        self._clock_off_ns = 0  # when last looked at: how far the wall clock is from the time the shard goes by
 
     @property
     def addresses(self) -> Mapping[str, str]:
@@ -187,8 +196,27 @@ class Server:
             await self._close()
             raise
         self._started = True
+        self._clock_off_ns = core.clock.wall_jump_ns()
+        self._watch_clock()
         for name, address in self.addresses.items():
             _log.info("listening", door=name, address=address)
+
+    def _watch_clock(self) -> None:
+        """A wall clock that was set is not obeyed while the server lives, and the operator is told so."""
+        if self.broker is None:
+            return
+        off_ns = self.broker.core.clock.wall_jump_ns()
+        moved_ns = off_ns - self._clock_off_ns
+        if abs(moved_ns) >= CLOCK_JUMP_NS:
+            _log.warning(
+                "the wall clock was set",
+                by_s=round(moved_ns / SECOND_NS, 3),
+                off_s=round(off_ns / SECOND_NS, 3),
+                consequence="leases and delays go on by the old time; instants to come are off until a restart",
+            )
+        self._clock_off_ns = off_ns
+        loop = asyncio.get_running_loop()
+        self._clock_timer = loop.call_later(CLOCK_LOOK_NS / SECOND_NS, self._watch_clock)
 
     def reload(self) -> None:
         """Read keys, users and the certificate again; the old ones stay when there is something wrong with the files.
@@ -322,6 +350,8 @@ class Server:
         _log.info("stopped")
 
     async def _close(self) -> None:
+        if self._clock_timer is not None:
+            self._clock_timer.cancel()
         await asyncio.gather(*(door.close() for door in self.doors.values()))
         if self.broker is None:
             return

@@ -6,77 +6,39 @@ asked for. Needs root, loop devices and mkfs.ext4; ``HEADRACE_SEEDS`` makes the 
 
 from __future__ import annotations
 
-import fcntl
 import os
 import random
 import shutil
 import signal
-import struct
-import subprocess
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from headrace.errors import HeadraceError
 from integration.journal_process import Child, check
+from reliability.power import PowerDisk, why_not
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-FS_IOC_SHUTDOWN: Final = 0x8004587D
-NO_LOG_FLUSH: Final = 2
 DISK_BYTES: Final = 64 << 20
 ROUNDS_DEFAULT: Final = 4
 
 
-class Disk:
-    """A file system of its own whose power can be cut."""
-
-    def __init__(self, place: Path) -> None:
-        self._image = place / "image"
-        self.mounted = place / "mounted"
-        self.mounted.mkdir()
-        with self._image.open("wb") as image:
-            image.truncate(DISK_BYTES)
-        self._run("mkfs.ext4", "-q", "-F", str(self._image))
-        self.mount()
-
-    @staticmethod
-    def _run(*command: str) -> None:
-        ran = subprocess.run(command, capture_output=True, text=True, check=False)
-        if ran.returncode:
-            raise OSError(f"{' '.join(command)}: {ran.stderr.strip()}")
-
-    def mount(self) -> None:
-        self._run("mount", "-o", "loop", str(self._image), str(self.mounted))
-
-    def cut(self) -> None:
-        """From now on nothing reaches the disk any more."""
-        handle = os.open(self.mounted, os.O_RDONLY)
-        try:
-            fcntl.ioctl(handle, FS_IOC_SHUTDOWN, struct.pack("I", NO_LOG_FLUSH))
-        finally:
-            os.close(handle)
-
-    def unmount(self) -> None:
-        self._run("umount", str(self.mounted))
-
-
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
-    if os.geteuid() != 0 or not shutil.which("mkfs.ext4"):
-        pytest.skip("needs root and mkfs.ext4")
+def disk(tmp_path: Path) -> Iterator[PowerDisk]:
+    if reason := why_not():
+        pytest.skip(reason)
     try:
-        disk = Disk(tmp_path)
+        disk = PowerDisk(tmp_path, size_bytes=DISK_BYTES)
     except OSError as error:
         pytest.skip(f"no loop device can be mounted here: {error}")
     yield disk
-    if os.path.ismount(disk.mounted):
-        disk.unmount()
+    disk.remove()
 
 
-def cut_under(child: Child, disk: Disk) -> int:
+def cut_under(child: Child, disk: PowerDisk) -> int:
     """Stop the process, cut the power, let the machine come back; up to where the process had confirmed."""
     os.killpg(child.process.pid, signal.SIGSTOP)
     disk.cut()
@@ -88,7 +50,7 @@ def cut_under(child: Child, disk: Disk) -> int:
 
 @pytest.mark.feature("F004", "F155", "F289")
 @pytest.mark.timeout(0)
-def test_nothing_confirmed_is_lost_over_power_cuts(disk: Disk) -> None:
+def test_nothing_confirmed_is_lost_over_power_cuts(disk: PowerDisk) -> None:
     sure = 0
     for seed in range(int(os.environ.get("HEADRACE_SEEDS") or ROUNDS_DEFAULT)):
         rng = random.Random(seed)
@@ -107,7 +69,7 @@ def test_nothing_confirmed_is_lost_over_power_cuts(disk: Disk) -> None:
             sure = 0
 
 
-def test_a_journal_that_confirms_before_it_syncs_is_caught(disk: Disk) -> None:
+def test_a_journal_that_confirms_before_it_syncs_is_caught(disk: PowerDisk) -> None:
     child = Child(disk.mounted / "data", 1, lies=True)
     try:
         while child.sure < 500:

@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
+import headrace
 from reliability import books, chaos, crowds, faults, full, history, power, rot, soak, times
+from reliability.broker import BrokerProcess
 from reliability.report import Report, table
 
 Series = Callable[[Path, int, float], Report]
@@ -34,6 +36,27 @@ def test_order_times_tries_and_duplicates_hold_among_pauses_kills_and_clock_jump
     report = run(chaos.chaos, data_dir, 0.06)
     assert report.tried["settled"] > 0
     assert report.tried["confirmed"] > 0
+
+
+@pytest.mark.parametrize("hours", [1, -1])
+def test_a_wall_clock_that_is_set_is_noted_and_not_obeyed(data_dir: Path, hours: int) -> None:
+    with BrokerProcess(data_dir, skewed=True) as broker, headrace.connect(broker.url) as client:
+        topic = client.topic("t", lease="1h")
+        topic.publish("later", delay="30m")
+        with topic.consumer() as consumer:
+            topic.publish("now")
+            [held] = consumer.receive(1, wait="30s")
+            broker.set_clock(hours * 3600 * 1_000_000_000)
+            while not (noted := [line for line in broker.lines() if line["event"] == "the wall clock was set"]):
+                assert broker.is_up
+            assert abs(noted[0]["by_s"] - hours * 3600) < 60
+            assert consumer.receive(10, wait="100ms") == []  # neither what is delayed nor what is leased
+            consumer.ack(held)
+            topic.publish("still")
+            [again] = consumer.receive(1, wait="30s")
+            assert again.value == b"still"
+            assert again.id > held.id
+            consumer.ack(again)
 
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs"])
