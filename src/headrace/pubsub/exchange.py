@@ -228,17 +228,20 @@ class Exchange:
         """The session is over, with everything kept for it; a will that was still to come is due now."""
         if self.clients.get(client.client_id) is client:
             del self.clients[client.client_id]
+        left = [
+            (pending, pending.share)
+            for pending in client.kept.values()
+            if pending.share is not None and pending.qos < 2
+        ]
         for topic_filter in list(client.subscriptions or ()):
             self.unsubscribe(client, topic_filter)
         self.kept_bytes -= client.kept_bytes
         client.kept_bytes = 0
-        left = [pending for pending in client.kept.values() if pending.share is not None and pending.qos < 2]
         client.kept.clear()
         if client.reserves:
             self.note(f.Ended(client.uid))
-        for pending in left:  # unsubscribed: they go to the others
-            share = pending.share
-            if share is not None and share.members:
+        for pending, share in left:  # they go to the others
+            if share.members:
                 self._offer(share, pending.message, pending.qos, now_ns)
         if self._on_end is not None:
             self._on_end(client)
@@ -343,6 +346,9 @@ class Exchange:
             return True
         share = self.shares[topic_filter]
         share.members.pop(client, None)
+        for pending in client.kept.values():  # what it has of it is its own to finish [MQTT-3.10.4-3]
+            if pending.share is share:
+                pending.share = None
         if not share.members:
             del self.shares[topic_filter]
             self._trie.remove(inner, share)
@@ -725,7 +731,16 @@ def _outbound(pending: Pending) -> Outbound:
 def kept_fact(keeping: list[Pending], qos: int, origin: int = 0, packet_id: int = 0) -> f.Kept:
     """One message and all it is kept for."""
     targets = [
-        f.Target(p.mid, p.client.uid, p.qos, p.retain, p.packet_id, list(p.identifiers), p.share is not None)
+        f.Target(
+            p.mid,
+            p.client.uid,
+            p.qos,
+            p.retain,
+            p.packet_id,
+            list(p.identifiers),
+            p.share is not None,
+            p.share.topic_filter if p.share is not None else "",
+        )
         for p in keeping
     ]
     first = keeping[0]

@@ -64,6 +64,8 @@ class Target(_Fact):
     packet_id: int
     identifiers: list[int] = []
     is_shared: bool = False
+    share: str = ""
+    """The filter of the shared subscription it came by."""
 
 
 class Opened(_Fact, tag=1):

@@ -22,8 +22,8 @@ from headrace.limits import MQTT_INFLIGHT_MAX, SECOND_NS
 from headrace.pubsub import facts as f
 from headrace.pubsub.client import Client, Held, Pending, QueueHeld
 from headrace.pubsub.exchange import Exchange, kept_fact, message_fact, willed
-from headrace.pubsub.share import Share, Waiting
-from headrace.routing import matches, split_share
+from headrace.pubsub.share import Waiting
+from headrace.routing import split_share
 from headrace.wire.mqtt import Outbound, OutgoingMessage, Properties, SessionState, Stage, Will
 
 __all__ = ["Recovery", "facts_of"]
@@ -34,14 +34,14 @@ _ALL: Final = 1 << 62
 class _Session:
     """One session while facts are folded."""
 
-    __slots__ = ("client", "is_connected", "is_shared", "recorded", "sent_mid")
+    __slots__ = ("client", "is_connected", "recorded", "sent_mid", "shared")
 
     def __init__(self, client: Client) -> None:
         self.client = client
         self.is_connected = True
         self.sent_mid = 0
         self.recorded: set[int] = set()
-        self.is_shared: set[int] = set()
+        self.shared: dict[int, str] = {}  # mid → the filter it came by
 
 
 class Recovery:
@@ -151,6 +151,8 @@ class Recovery:
             del client.queues[fact.topic_filter]
         elif client.subscriptions is not None and client.subscriptions.pop(fact.topic_filter, None) is not None:
             self._leave(fact.topic_filter, fact.uid)
+            for mid in [mid for mid, share in session.shared.items() if share == fact.topic_filter]:
+                del session.shared[mid]
 
     def _leave(self, topic_filter: str, uid: int) -> None:
         members = self._members.get(topic_filter)
@@ -180,8 +182,8 @@ class Recovery:
             )
             pending.is_durable = True
             session.client.kept[target.mid] = pending
-            if target.is_shared:
-                session.is_shared.add(target.mid)
+            if target.share:
+                session.shared[target.mid] = target.share
         self._count(mid=fact.mid)
         for topic_filter in fact.shares:
             self._waiting.setdefault(topic_filter, {})[fact.mid] = Waiting(fact.mid, message, fact.qos)
@@ -211,7 +213,7 @@ class Recovery:
         if session is not None:
             session.client.kept.pop(fact.mid, None)
             session.recorded.discard(fact.mid)
-            session.is_shared.discard(fact.mid)
+            session.shared.pop(fact.mid, None)
 
     def _handed(self, fact: f.Handed) -> None:
         self._waiting.get(fact.topic_filter, {}).pop(fact.mid, None)
@@ -274,24 +276,17 @@ class Recovery:
     def _give_back(self, session: _Session, now_ns: int) -> None:
         """Shared messages that another member may have wait in the group."""
         exchange, client = self._exchange, session.client
-        mids = sorted(mid for mid in session.is_shared if client.kept[mid].qos < 2)
-        if not mids or client.state is None:
+        if not session.shared or client.state is None:
             return
-        for mid in mids:
-            pending = client.kept[mid]
-            share = self._share_of(client, pending.message.topic)
-            if share is not None:
+        for mid in sorted(session.shared):
+            pending, share = client.kept[mid], exchange.shares.get(session.shared[mid])
+            if share is not None and pending.qos < 2:
                 exchange.hand_back(client, pending, share, now_ns)
+            else:
+                pending.share = share
         state = client.state
         state.inflight = [entry for entry in state.inflight if entry.token.mid in client.kept]
         state.queued = [entry for entry in state.queued if entry.token.mid in client.kept]
-
-    def _share_of(self, client: Client, topic: str) -> Share | None:
-        for topic_filter in client.subscriptions or ():
-            group, inner = split_share(topic_filter)
-            if group is not None and matches(inner, topic):
-                return self._exchange.shares.get(topic_filter)
-        return None
 
     def _lose(self, session: _Session, now_ns: int) -> None:
         """Whoever was connected is not any more."""
