@@ -153,8 +153,6 @@ class GroupPlay(RuleBasedStateMachine):
         )
         settings = {"ordering": ordering, "on_dead": on_dead, "message_ttl_ns": TTL, "lease_ns": LEASE, "retry": retry}
         config = TopicConfig(**settings, dead_letters=False)
-            ordering=ordering, on_dead=on_dead, message_ttl_ns=TTL, lease_ns=LEASE, retry=retry, dead_letters=False
-        )  # type: ignore[arg-type]
         self.do(d.CreateTopic("default", "t", config))
         self.model = Model(ordering, on_dead, self.core.clock.now_ns())
 
