@@ -1,7 +1,8 @@
 """What a Python program gets: the client over the network to a server process, and the broker inside the process.
 
 Client and server share the machine's cores, values have 200 bytes, everything is durable unless the name says memory.
-Rates are wall time, the best of a few rounds; latencies stand beside what a bare sync took in the same run. Every
+Rates are wall time, the best of a few rounds (processor time where nothing is waited for: the broker in memory);
+latencies stand beside what a bare sync took in the same run. Every
 workload counts what came back, so that a figure of something lost cannot be read.
 """
 
@@ -22,6 +23,7 @@ from bench.machine import Machine, loopback_ns, preallocated
 from bench.registry import workload
 from bench.server_workloads import MIB, Server, serving
 from bench.targets import Figure
+from bench.timing import cpu_rate
 
 VALUE = os.urandom(200)
 ROUNDS = 3
@@ -55,6 +57,16 @@ def rate(count: int, work: Callable[[], object], rounds: int = ROUNDS) -> float:
         work()
         best = max(best, count / (time.perf_counter() - began))
     return best
+
+
+def counted(count: int, work: Callable[[], object]) -> Callable[[], int]:
+    """Work that says how much it did."""
+
+    def do() -> int:
+        work()
+        return count
+
+    return do
 
 
 def quantiles_us(spans_ns: list[int]) -> tuple[float, float]:
@@ -411,7 +423,7 @@ def embedded_memory(machine: Machine) -> dict[str, Figure]:
     """No disk, no server."""
     count = machine.scaled(100_000)
     with headrace.open(":memory:", topic_defaults={"max_depth": 0}) as hr:
-        one, many, taken = hr.topic("one"), hr.topic("many"), hr.topic("taken")
+        one, many, piped, taken = (hr.topic(name) for name in ("one", "many", "piped", "taken"))
         values = [os.urandom(200) for _ in range(1_000)]
 
         def single() -> None:
@@ -422,11 +434,17 @@ def embedded_memory(machine: Machine) -> dict[str, Figure]:
             for _ in range(5 * count // len(values)):
                 many.publish_many(values)
 
+        def pipelined() -> None:
+            with piped.publisher() as publisher:
+                for _ in range(count):
+                    publisher.publish(VALUE)
+
         figures = {
-            "publish one by one": Figure(rate(count, single), "msg/s"),
-            "publish in batches of 1,000": Figure(rate(5 * count, batches), "msg/s"),
+            "publish one by one": Figure(cpu_rate(counted(count, single)), "msg/s"),
+            "publish in batches of 1,000": Figure(cpu_rate(counted(5 * count, batches)), "msg/s"),
+            "publish one by one, through a publisher": Figure(cpu_rate(counted(count, pipelined)), "msg/s"),
         }
-        assert (one.depth(), many.depth()) == (ROUNDS * count, ROUNDS * 5 * count)
+        assert (one.depth(), many.depth(), piped.depth()) == (ROUNDS * count, ROUNDS * 5 * count, ROUNDS * count)
         _backlog(taken, count)
 
         def consume(group: str) -> None:
@@ -446,8 +464,12 @@ def embedded_memory(machine: Machine) -> dict[str, Figure]:
             assert seen == count // 20_000 * 20_000 * len(VALUE)
 
         groups = iter(range(2 * ROUNDS))
-        figures["consume in batches"] = Figure(rate(count, lambda: consume_many(f"g{next(groups)}")), "msg/s")
-        figures["consume with a block each"] = Figure(rate(count, lambda: consume(f"g{next(groups)}")), "msg/s")
+        figures["consume in batches"] = Figure(
+            cpu_rate(counted(count, lambda: consume_many(f"g{next(groups)}"))), "msg/s"
+        )
+        figures["consume with a block each"] = Figure(
+            cpu_rate(counted(count, lambda: consume(f"g{next(groups)}"))), "msg/s"
+        )
     return figures
 
 

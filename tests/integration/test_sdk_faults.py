@@ -27,7 +27,11 @@ KILLS = int(os.environ.get("HEADRACE_KILLS") or 6)
 KEYS_EACH = 5
 BATCH = 20
 LEASE = "2s"
+BACKLOG = 2_000
+"""Where producers wait for the consumers: a key has one message out at a time, and there are twenty keys."""
 PATIENCE_S = 60
+OUTAGE = "40s"
+CREW = 8
 
 
 class Ledger:
@@ -43,6 +47,7 @@ class Ledger:
         self.wrong: list[str] = []
         self.stop_producing = threading.Event()
         self.stop_consuming = threading.Event()
+        self.arrived = 0
 
     def published(self, key: bytes, first: int, offsets: list[int]) -> None:
         with self.changed:
@@ -65,6 +70,30 @@ class Ledger:
             (self.acked if sure else self.unsure).update((d.key, int(d.value)) for d in ds)
             self.changed.notify_all()
 
+    def arrive(self) -> None:
+        """One more client has connected; nobody is killed before all have."""
+        with self.changed:
+            self.arrived += 1
+            self.changed.notify_all()
+
+    def await_arrival(self) -> None:
+        with self.changed:
+            assert self.changed.wait_for(lambda: self.arrived == CREW, PATIENCE_S), f"{self.arrived} of {CREW} came"
+
+    def goes_on(self) -> bool:
+        """Should a producer publish more? Waits while a good deal is not acked yet."""
+        with self.changed:
+            self.changed.wait_for(
+                lambda: self.stop_producing.is_set() or len(self.confirmed) - len(self.acked) < BACKLOG, PATIENCE_S
+            )
+        return not self.stop_producing.is_set()
+
+    def stop(self) -> None:
+        """Producers end."""
+        self.stop_producing.set()
+        with self.changed:
+            self.changed.notify_all()
+
     @property
     def all_done(self) -> bool:
         return self.confirmed.keys() <= self.acked | self.unsure
@@ -83,10 +112,11 @@ def _messages(key: bytes, first: int) -> list[headrace.Message]:
 
 
 def publish_one_by_one(url: str, ledger: Ledger, name: str) -> None:
-    with headrace.connect(url) as hr:
+    with headrace.connect(url, outage=OUTAGE) as hr:
         orders = hr.topic("orders")
+        ledger.arrive()
         numbers: dict[bytes, int] = defaultdict(int)
-        while not ledger.stop_producing.is_set():
+        while ledger.goes_on():
             for n in range(KEYS_EACH):
                 key = f"{name}-{n}".encode()
                 place = orders.publish(b"%d" % numbers[key], key=key)
@@ -95,10 +125,11 @@ def publish_one_by_one(url: str, ledger: Ledger, name: str) -> None:
 
 
 def publish_many(url: str, ledger: Ledger, name: str) -> None:
-    with headrace.connect(url) as hr:
+    with headrace.connect(url, outage=OUTAGE) as hr:
         orders = hr.topic("orders")
+        ledger.arrive()
         first = 0
-        while not ledger.stop_producing.is_set():
+        while ledger.goes_on():
             for n in range(KEYS_EACH):
                 key = f"{name}-{n}".encode()
                 places = orders.publish_many(_messages(key, first))
@@ -107,9 +138,10 @@ def publish_many(url: str, ledger: Ledger, name: str) -> None:
 
 
 def publish_pipelined(url: str, ledger: Ledger, name: str) -> None:
-    with headrace.connect(url) as hr, hr.topic("orders").publisher() as publisher:
+    with headrace.connect(url, outage=OUTAGE) as hr, hr.topic("orders").publisher() as publisher:
+        ledger.arrive()
         first = 0
-        while not ledger.stop_producing.is_set():
+        while ledger.goes_on():
             receipts = {
                 f"{name}-{n}".encode(): [
                     publisher.publish(b"%d" % number, f"{name}-{n}") for number in range(first, first + BATCH)
@@ -123,10 +155,11 @@ def publish_pipelined(url: str, ledger: Ledger, name: str) -> None:
 
 def publish_in_a_loop(url: str, ledger: Ledger, name: str) -> None:
     async def run() -> None:
-        async with headrace.aio.connect(url) as hr:
+        async with headrace.aio.connect(url, outage=OUTAGE) as hr:
             orders = await hr.topic("orders")
+            ledger.arrive()
             first = 0
-            while not ledger.stop_producing.is_set():
+            while await asyncio.to_thread(ledger.goes_on):
                 keys = [f"{name}-{n}".encode() for n in range(KEYS_EACH)]
                 found = await asyncio.gather(*(orders.publish_many(_messages(key, first)) for key in keys))
                 for key, places in zip(keys, found, strict=True):
@@ -137,7 +170,11 @@ def publish_in_a_loop(url: str, ledger: Ledger, name: str) -> None:
 
 
 def consume(url: str, ledger: Ledger, name: str) -> None:
-    with headrace.connect(url) as hr, hr.topic("orders").consumer("work", lease=LEASE, prefetch=40) as consumer:
+    with (
+        headrace.connect(url, outage=OUTAGE) as hr,
+        hr.topic("orders").consumer("work", lease=LEASE, prefetch=40) as consumer,
+    ):
+        ledger.arrive()
         while not ledger.stop_consuming.is_set():
             ds = consumer.receive(20, wait="200ms")
             for d in ds:
@@ -152,9 +189,10 @@ def consume(url: str, ledger: Ledger, name: str) -> None:
 
 def consume_in_a_loop(url: str, ledger: Ledger, name: str) -> None:
     async def run() -> None:
-        async with headrace.aio.connect(url) as hr:
+        async with headrace.aio.connect(url, outage=OUTAGE) as hr:
             orders = await hr.topic("orders")
             async with orders.consumer("work", lease=LEASE, prefetch=40) as consumer:
+                ledger.arrive()
                 while not ledger.stop_consuming.is_set():
                     ds = []
                     async for d in consumer.until_idle("200ms"):
@@ -223,7 +261,7 @@ def free_port() -> int:
 def test_nothing_confirmed_is_lost_when_the_server_is_killed_again_and_again(data_dir: Path) -> None:
     port = free_port()
     url = f"headrace://127.0.0.1:{port}"
-    ledger, producers, consumers = Ledger(), Crew(), Crew()
+    ledger, producers, consumers, kills = Ledger(), Crew(), Crew(), 0
     server = ServerProcess(data_dir, "--native-port", str(port))
     try:
         server.ready()
@@ -234,6 +272,7 @@ def test_nothing_confirmed_is_lost_when_the_server_is_killed_again_and_again(dat
             producers.start(work, url, ledger, f"p{n}")
         for n, work in enumerate((consume, consume, consume_in_a_loop, consume_in_a_loop)):
             consumers.start(work, url, ledger, f"c{n}")
+        ledger.await_arrival()
         for _ in range(KILLS):
             ledger.await_progress()
             assert not producers.failures
@@ -241,15 +280,17 @@ def test_nothing_confirmed_is_lost_when_the_server_is_killed_again_and_again(dat
             server.kill()
             server = ServerProcess(data_dir, "--native-port", str(port))
             server.ready()
+            kills += 1
+        assert kills == KILLS
         ledger.await_progress()
-        ledger.stop_producing.set()
+        ledger.stop()
         producers.join()
         with headrace.connect(url) as hr:
             info = await_all_acked(hr.topic("orders").group("work"), ledger)
         ledger.stop_consuming.set()
         consumers.join()
     finally:
-        ledger.stop_producing.set()
+        ledger.stop()
         ledger.stop_consuming.set()
         server.kill()
         producers.join()
