@@ -16,7 +16,7 @@ from integration.server_process import ServerProcess
 
 PROJECT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-SECONDS_MAX = 110
+SECONDS_MAX = 300
 
 
 def blocks() -> list[tuple[str, str]]:
@@ -71,6 +71,7 @@ def matches(expected: str, found: str) -> bool:
     return re.fullmatch(pattern, found.strip()) is not None
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.feature("F259", "F266", "F304")
 def test_the_tour_works_as_it_is_pasted(site: Site) -> None:
     said = ""
