@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from headrace.config import MqttConfig, ServerConfig
 from headrace.frontends.mqtt import MqttDoor
 from headrace.pubsub import Bounds
 from headrace.wire.mqtt import (
@@ -547,3 +548,82 @@ async def test_a_stop_tells_clients_of_5_and_publishes_wills(open_door: OpenDoor
     assert [packet.reason for packet in await peer.ended() if isinstance(packet, Disconnect)] == [0x8B]
     await draining
     assert door.exchange.retained.get("w") is not None
+
+
+# -- settings ----------------------------------------------------------------------------------------------------------
+
+
+async def test_the_server_may_shorten_the_keep_alive_and_says_so(open_door: OpenDoor) -> None:
+    config = ServerConfig(journal="memory", mqtt=MqttConfig(keep_alive_max_ns=30 * 10**9))
+    door = await open_door(config=config)
+    for asked, told in ((0, 30), (60, 30), (20, None)):
+        peer = await Peer.connect(door.address, f"k{asked}", keep_alive_s=asked)
+        assert peer.connack is not None
+        assert (peer.connack.properties or {}).get("server_keep_alive") == told
+
+
+async def test_the_session_expiry_is_shortened_and_the_client_told(open_door: OpenDoor) -> None:
+    config = ServerConfig(journal="memory", mqtt=MqttConfig(session_expiry_max_ns=60 * 10**9, receive_maximum=7))
+    door = await open_door(config=config)
+    peer = await Peer.connect(door.address, "s", session_expiry_interval=3600)
+    assert peer.connack is not None
+    properties = peer.connack.properties or {}
+    assert (properties["session_expiry_interval"], properties["receive_maximum"]) == (60, 7)
+
+
+async def test_a_slow_consumer_loses_messages_or_its_connection_as_it_is_set(open_door: OpenDoor) -> None:
+    for policy, is_cut in (("drop", False), ("disconnect", True)):
+        config = ServerConfig(journal="memory", mqtt=MqttConfig(queue_messages=20, slow_consumer=policy))
+        door = await open_door(config=config)
+        slow = await Peer.connect(door.address, "slow", receive_maximum=1, session_expiry_interval=3600)
+        await slow.subscribe("t", 1)
+        writer = await Peer.connect(door.address, "writer")
+        for n in range(60):
+            await writer.publish("t", b"%d" % n, 1)
+        if is_cut:
+            last = (await slow.ended())[-1]
+            assert isinstance(last, Disconnect)
+            assert last.reason == 0x97
+        else:
+            got: set[int] = set()
+            await slow.nothing_but_messages(got)
+            assert 0 in got
+            assert len(got) < 60
+            assert door.exchange.dropped_count > 0
+
+
+async def test_response_information_is_given_to_who_asks_for_it(address: str) -> None:
+    peer = await Peer.connect(address, "asker", request_response_information=1)
+    assert peer.connack is not None
+    assert (peer.connack.properties or {})["response_information"] == "reply/asker"
+    quiet = await Peer.connect(address, "quiet", request_problem_information=0)
+    answer = await quiet.publish("$SYS/x", b"x", 1)
+    assert isinstance(answer, PubAck)
+    assert answer.reason >= 0x80
+    assert not answer.properties
+
+
+async def test_enhanced_authentication_is_refused(address: str) -> None:
+    peer = await Peer.connect(address, "scram", authentication_method="SCRAM-SHA-1")
+    assert peer.connack is not None
+    assert peer.connack.reason == 0x8C
+
+
+@pytest.mark.parametrize("topic", ["$SYS/x", "$queue/", "$queue/q/$ack", "$admin/queue/create", "$share/g/t"])
+async def test_a_will_to_a_name_with_a_dollar_is_refused(address: str, topic: str) -> None:
+    peer = await Peer.connect(address, "w", will=Will(topic, b"x"))
+    assert peer.connack is not None
+    assert peer.connack.reason >= 0x80
+
+
+async def test_what_a_member_had_when_it_unsubscribed_is_its_own_to_finish(address: str) -> None:
+    member = await Peer.connect(address, "member", session_expiry_interval=3600)
+    await member.subscribe("$share/g/t", 1)
+    writer = await Peer.connect(address, "writer")
+    await writer.publish("t", b"begun", 1)
+    assert (await member.message(ack=False)).payload == b"begun"
+    await member.unsubscribe("$share/g/t")
+    await member.close()
+    member = await Peer.connect(address, "member", clean_start=False, session_expiry_interval=3600)
+    message = await member.message()
+    assert (message.payload, message.dup) == (b"begun", True)
