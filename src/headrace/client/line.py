@@ -378,9 +378,9 @@ class Line:
         """The socket is gone."""
         session = self.session
         if session is not None:
-            self.trouble = reason or self.trouble
             session.receive_eof(self.now_ns())
             self._react(session)
+            self.trouble = reason or self.trouble  # why it ended says more than that it did
 
     def outgoing(self) -> list[native.Buffer]:
         """What to write."""
