@@ -131,6 +131,9 @@ def test_a_batch_takes_no_more_than_the_rows_and_bytes_it_may(world: World) -> N
         at = end
     assert sum(sizes) == 20
     assert max(sizes) <= 10
+    world.seal()
+    sealed = by_bytes.latestOffset(start, limit)[topic]
+    assert 2 <= sum(sealed.values()) <= 8
     both = source(
         world, subscribe=topic, startingOffsets="earliest", maxBytesPerTrigger="1MiB", maxOffsetsPerTrigger="3"
     )

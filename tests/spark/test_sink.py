@@ -144,3 +144,28 @@ def test_a_batch_that_spark_hands_over_again_after_a_crash_is_there_once(
     shutil.rmtree(tmp_path / "checkpoint")
     run()
     assert len(world.values(out)) == 12_000
+
+
+def test_of_two_jobs_on_one_checkpoint_one_is_stopped_and_each_row_is_there_once(
+    stream: Read, world: World, tmp_path: Path
+) -> None:
+    topic, out = world.topic(), world.topic()
+
+    def start() -> Any:
+        writer = stream(subscribe=topic, startingOffsets="earliest").select("value").writeStream.format("headrace")
+        return writer.options(server=world.url, topic=out, checkpointLocation=str(tmp_path / "one")).start()
+
+    published = [b"%04d" % number for number in range(200)]
+    world.publish(topic, published[:100])
+    first = start()
+    first.processAllAvailable()
+    second = start()
+    world.publish(topic, published[100:])
+    try:
+        second.processAllAvailable()
+        assert not first.isActive
+        assert second.isActive
+        assert sorted(world.values(out)) == published
+    finally:
+        first.stop()
+        second.stop()

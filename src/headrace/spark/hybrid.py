@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.spark.files import exists
 from headrace.spark.options import ReadOptions
-from headrace.spark.plan import Split
+from headrace.spark.plan import Segment, Split
 from headrace.spark.rows import Layout, columns_for
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def read(spark: SparkSession, **options: Any) -> DataFrame:
     files, ranges = _reached(splits)
     if not files:
         return spark.read.format("headrace").options(**given, pushFilters=_text(push)).load()
-    frames = [_sealed(spark, names, parsed, key, paths, *ranges[key]) for key, paths in sorted(files.items())]
+    frames = [_sealed(spark, names, parsed, key, found, *ranges[key]) for key, found in sorted(files.items())]
     live = _live(splits, ranges)
     if live is not None:
         start, end = live
@@ -74,20 +74,20 @@ def _text(value: Any) -> str:
 Key = tuple[str, int]
 
 
-def _reached(splits: list[Split]) -> tuple[dict[Key, list[str]], dict[Key, tuple[int, int]]]:
+def _reached(splits: list[Split]) -> tuple[dict[Key, list[Segment]], dict[Key, tuple[int, int]]]:
     """The files of each partition that the driver reaches, from the first on without a hole, and what they cover."""
-    files: dict[Key, list[str]] = {}
+    files: dict[Key, list[Segment]] = {}
     ranges: dict[Key, tuple[int, int]] = {}
     for split in splits:
         at = split.first + split.lost
-        paths = []
+        found = []
         for file in split.files:
             if file.first > at or not exists(file.uri):
                 break
-            paths.append(file.uri)
+            found.append(file)
             at = min(file.end, split.end)
-        if paths and not split.lost:
-            files[split.topic, split.partition] = paths
+        if found and not split.lost:
+            files[split.topic, split.partition] = found
             ranges[split.topic, split.partition] = (split.first, at)
     return files, ranges
 
@@ -97,7 +97,7 @@ def _sealed(
     names: tuple[str, ...],
     options: ReadOptions,
     key: Key,
-    paths: list[str],
+    files: list[Segment],
     first: int,
     end: int,
 ) -> DataFrame:
@@ -109,9 +109,12 @@ def _sealed(
         "partition": f.lit(key[1]).cast("int"),
         "lost": f.lit(None).cast("bigint"),
     }
-    # Spark declares every column of a file as one that may be null; the data source does the same.
-    frame = spark.read.option("mergeSchema", "false").parquet(*paths)
-    frame = frame.where((f.col("offset") >= first) & (f.col("offset") < end))
+    whole = files[0].first >= first and files[-1].end <= end
+    stored = [name for name in _STORED if name in names or (name == "offset" and not whole)]
+    # With a schema Spark opens no file to find out what is in it. All columns may be null, as the data source has them.
+    frame = spark.read.schema(Layout(stored).ddl).parquet(*[file.uri for file in files])
+    if not whole:
+        frame = frame.where((f.col("offset") >= first) & (f.col("offset") < end))
     return frame.select(*[f.col(name) if name in _STORED else same[name].alias(name) for name in names])
 
 

@@ -7,7 +7,7 @@ the workers on a copy, and only with what is in its split.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -24,7 +24,7 @@ from headrace.errors import InvalidArgument
 from headrace.limits import SPARK_IDLE_NS, SPARK_LOOK_NS
 from headrace.spark.offsets import Places, behind, forward, limited, parsed, written
 from headrace.spark.options import ReadOptions
-from headrace.spark.plan import Split, Standings, chosen, made_again, segments, splits, standings, starts
+from headrace.spark.plan import Segment, Split, Standings, chosen, made_again, segments, splits, standings, starts
 from headrace.spark.reach import reach
 from headrace.spark.reading import read_split
 from headrace.spark.rows import Layout
@@ -128,17 +128,18 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return chosen(reach(options.place), options)
 
     def _within(self, begun: Places, newest: Places, size_bytes: int) -> Places:
-        topics = list(newest)
-        found = standings(
-            reach(self.options.place), self.options, topics, budget=(begun, max(1, size_bytes // len(topics)))
-        )
-        return {
-            topic: {
-                index: min(place, max(found[topic][index].within or place, begun.get(topic, {}).get(index, 0)))
-                for index, place in parts.items()
-            }
-            for topic, parts in newest.items()
-        }
+        """How far so many bytes go: to the nearest batch in the journal, by the average of a sealed file."""
+        way, share = reach(self.options.place), max(1, size_bytes // len(newest))
+        found = standings(way, self.options, list(newest), budget=(begun, share))
+        reached: Places = {}
+        for topic, parts in newest.items():
+            files = segments(way, topic, archived=self.options.include_deleted)
+            each = max(1, share // len(parts))
+            for index, place in parts.items():
+                first = begun.get(topic, {}).get(index, 0)
+                end = _sealed_within(files.get(index, []), first, each) or found[topic][index].within or place
+                reached.setdefault(topic, {})[index] = min(place, max(end, first))
+        return reached
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 # Spark's name
         way = reach(self.options.place)
@@ -207,6 +208,19 @@ def _places(offset: Offset) -> Places:
             " one a checkpointLocation of its own"
         )
     return parsed(offset)
+
+
+def _sealed_within(files: Sequence[Segment], first: int, size_bytes: int) -> int | None:
+    """How far the bytes go in sealed files, at least a message; None where there is none at that place."""
+    at, left = first, size_bytes
+    for file in files:
+        if file.first <= at < file.end:
+            rows = file.rows_within(at, left)
+            left -= rows * file.raw_bytes // (file.end - file.first)
+            at += rows
+            if at < file.end:
+                return max(at, first + 1)
+    return at if at > first else None
 
 
 def _ends(found: Standings) -> Places:

@@ -40,6 +40,11 @@ class Segment:
     first: int
     end: int
     size_bytes: int
+    raw_bytes: int
+
+    def rows_within(self, offset: int, size_bytes: int) -> int:
+        """How far from an offset so many bytes of messages go, as they were published and on the average."""
+        return min(self.end - offset, size_bytes * (self.end - self.first) // max(1, self.raw_bytes))
 
 
 @dataclass
@@ -241,7 +246,7 @@ def segments(reach: Reach, topic: str, *, archived: bool = False) -> dict[int, l
     found: dict[int, list[Segment]] = {}
     for each in reach.call("log.segments", topic=topic, include_deleted=archived)["segments"]:
         found.setdefault(each["partition"], []).append(
-            Segment(each["uri"], each["first"], each["end"], each["size_bytes"])
+            Segment(each["uri"], each["first"], each["end"], each["size_bytes"], each["raw_bytes"])
         )
     for files in found.values():
         files.sort(key=lambda file: file.first)

@@ -26,11 +26,12 @@ from itertools import chain, repeat
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.batch import Batch
 from headrace.batch.layout import HEADERS, KEY, PRIORITY
 from headrace.errors import InvalidArgument
-from headrace.limits import SPARK_RECORD_ROWS
+from headrace.limits import BATCH_MESSAGES_MAX, SPARK_RECORD_ROWS
 
 __all__ = ["Layout", "columns_for", "gap_record", "records", "records_of_table"]
 
@@ -171,9 +172,9 @@ def _whole(layout: Layout, batch: Batch, same: Mapping[str, Any]) -> pa.RecordBa
         columns = {name: table.column(name) for name in table.schema.names if name in layout.contents}
     count = batch.count
     if "offset" in layout.names:
-        columns["offset"] = _numbers(array("q", batch.offsets()))
+        columns["offset"] = _rising(batch.offsets())
     if "id" in layout.names:
-        columns["id"] = _numbers(array("q", batch.ids()))
+        columns["id"] = _rising(batch.ids())
     return layout.record(columns, count, {**same, "timestamp": batch.append_time_ns // 1_000, "priority": NORMAL})
 
 
@@ -209,6 +210,16 @@ def _pairs(batch: Batch, index: int) -> list[tuple[str, bytes]] | None:
     if not headers:
         return None
     return [(name, value.encode() if isinstance(value, str) else value) for name, value in headers.items()]
+
+
+_COUNTED: Final = pa.array(range(BATCH_MESSAGES_MAX), pa.int64())
+
+
+def _rising(numbers: Sequence[int]) -> pa.Array:
+    """Offsets or ids of a batch; nearly always one after the other, and then not touched one by one."""
+    if isinstance(numbers, range) and numbers.step == 1 and len(numbers) <= len(_COUNTED):
+        return pc.add(_COUNTED[: len(numbers)], numbers.start)
+    return _numbers(array("q", numbers))
 
 
 def _numbers(numbers: array[int]) -> pa.Array:
