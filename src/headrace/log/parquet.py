@@ -120,6 +120,7 @@ _EVENT_RISING: Final = dict.fromkeys(
 )
 _FOOTER_GUESS_BYTES: Final = 64 * 1024
 """Read at once from the end of a file: most footers are smaller."""
+_PAGE_BYTES: Final = 128 * 1024
 _LEVEL: Final = 1
 """zstd's first level: a third faster than the third, a tenth larger."""
 
@@ -140,6 +141,8 @@ class TableFile:
             write_statistics=_MESSAGE_STATISTICS if messages else _EVENT_STATISTICS,
             write_batch_size=4096,
             write_page_checksum=True,  # zstd has none of its own here: a flipped bit would be handed out as a value
+            write_page_index=True,  # who wants an hour of a day reads pages of that hour
+            data_page_size=_PAGE_BYTES,
         )
         self.rows = 0
 
