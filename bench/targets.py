@@ -280,6 +280,31 @@ TARGETS: Final[dict[str, tuple[Target, ...]]] = {
         Target("connects", "mqtt_server/idle", "connects", at_least=2_000),
         Target("a publish among 100,000 filters", "mqtt_server/matching", "new topics", at_most=50),
     ),
+    "Spark": (
+        Target(
+            "5,000,000 sealed of 200 B, all columns, beside Spark's own Parquet reader",
+            "spark/sealed",
+            "all columns, beside Spark's Parquet",
+            at_least=0.8,
+        ),
+        Target("two columns, the same", "spark/sealed", "two columns, beside Spark's Parquet", at_least=0.8),
+        Target(
+            "a stream with AvailableNow, 1,000,000 rows a trigger",
+            "spark/sealed",
+            "AvailableNow, 1,000,000 rows a trigger",
+            at_least=1_000_000,
+            beside="memcpy GB/s",
+        ),
+        Target("the live tail, through the server", "spark/tail", "all columns", at_least=1_500_000),
+        Target(
+            "append to foreachBatch at 1,000/s, p50 beside Spark's rate source",
+            "spark/latency",
+            "p50 beside Spark's rate source",
+            at_most=1.3,
+        ),
+        Target("durable write into a topic", "spark/write", "rows", at_least=400_000),
+        Target("an hour out of ten days, data read", "spark/window", "data read, by option", at_most=2),
+    ),
 }
 """By area. Rows of one area stay together and in the order in which they are read."""
 
