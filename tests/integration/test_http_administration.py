@@ -187,7 +187,7 @@ async def test_twenty_workers_never_hold_more_of_a_key_than_it_may(site: Site) -
     await call(site, "PUT", "/v1/topics/jobs", {"settings": {"ordering": "none"}})
     await call(site, "PATCH", path, {"settings": {"limits": {"key_concurrency": 5}}})
     await site.publish(
-        "jobs", *[{"value": "x", "key": "busy"}] * 300, *[{"value": "y", "key": f"k{n}"} for n in range(60)]
+        "jobs", *[{"value": "x", "key": "busy"}] * 120, *[{"value": "y", "key": f"k{n}"} for n in range(40)]
     )
     held: Counter[str] = Counter()
     most: Counter[str] = Counter()
@@ -196,7 +196,7 @@ async def test_twenty_workers_never_hold_more_of_a_key_than_it_may(site: Site) -
 
     async def work(number: int) -> None:
         nonlocal limit
-        while len(done) < 360:
+        while len(done) < 160:
             leased = await site.lease("jobs", max=1, wait="50ms", consumer=f"w{number}")
             for one in leased:
                 held[one["key"]] += 1
@@ -206,13 +206,13 @@ async def test_twenty_workers_never_hold_more_of_a_key_than_it_may(site: Site) -
                 held[one["key"]] -= 1
                 await site.settle("jobs", ack=[one["receipt"]])
                 done.append(one["key"])
-                if len(done) == 200:
+                if len(done) == 90:
                     await call(site, "PATCH", path, {"settings": {"limits.key_concurrency": 9}})
                     limit = 9
 
     await asyncio.gather(*(work(number) for number in range(20)))
-    assert done.count("busy") == 300
-    assert max(done.index(f"k{n}") for n in range(60)) < 200, "the others did not wait for the busy one"
+    assert done.count("busy") == 120
+    assert max(done.index(f"k{n}") for n in range(40)) < 120, "the others did not wait for the busy one"
     [kept, *_] = await site.publish("jobs", *[{"value": "x", "key": "busy"}] * 10)
     await call(site, "PATCH", path, {"settings": {"limits": {"key_concurrency": 1, "key_rate": 100}}})
     assert len(await site.lease("jobs", max=10)) == 1

@@ -173,10 +173,11 @@ def _before(backlog: Backlog, offset: int, now_ns: int) -> list[Reason]:
 
 
 def _key_full(backlog: Backlog, throttle: Throttle, offset: int, now_ns: int) -> Reason:
-    leased = throttle.leased.get(backlog.partition.key_of(offset), 0)
+    key = backlog.partition.key_of(offset)
+    leased = throttle.leased.get(key, 0)
     if throttle.concurrency and leased >= throttle.concurrency:
         return Reason("key_concurrency", count=leased)
-    return Reason("key_rate", until_ns=now_ns + throttle.wait_ns(now_ns))
+    return Reason("key_rate", until_ns=now_ns + throttle.key_wait_ns(key, now_ns))
 
 
 def _key_held(backlog: Backlog, offset: int) -> Reason | None:

@@ -93,6 +93,11 @@ class Throttle:
         """How long until the first of them may go by time alone; 0: none does."""
         return max(1, self._due[0][0] - now_ns) if self._due else 0
 
+    def key_wait_ns(self, key: int, now_ns: int) -> int:
+        """How long the rate of a key keeps its next message back; those of it that are kept before it not counted."""
+        bucket = self._buckets.get(key)
+        return 0 if bucket is None else bucket.wait_ns(1, self.rate, self.rate, now_ns)
+
     def went_out(self, keys: list[int], at_ns: int) -> None:
         """Messages were leased."""
         leased = self.leased

@@ -108,7 +108,8 @@ class TokenCheck:
             raise Unauthenticated("no token: this server needs one (`headrace token create` makes them)")
         principal = self.principal_of(token)
         if not principal.reaches(namespace):
-            raise NotAllowed(f"the token of {principal.name!r} is not for namespace {namespace!r}")
+            where = "all namespaces" if namespace == ANY else f"namespace {namespace!r}"
+            raise NotAllowed(f"the token of {principal.name!r} is not for {where}")
         return principal
 
     def principal_of(self, token: str) -> TokenPrincipal:

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from headrace.batch import Message
+from headrace.delivery.explaining import Reason, explain
 from unit.delivery.harness import MS, Delivery, S, Stage
 
 
@@ -126,3 +127,21 @@ def test_at_any_time_no_key_has_more_than_it_may(stage: Stage, seed: int) -> Non
         if not held:
             break
     assert stage.the_group().unsettled_count == 0
+
+
+def test_explain_names_the_limit_of_the_key(stage: Stage) -> None:
+    stage.topic(ordering="none")
+    stage.change_group(key_concurrency=1)
+    stage.publish(*keyed("a1", "a2"))
+    stage.lease(9)
+    assert [(each.code, each.count) for each in reasons(stage, 1)] == [("key_concurrency", 1)]
+    stage.change_group(key_concurrency=0, key_rate=1.0)
+    stage.publish(*keyed("b1", "b2"))
+    stage.lease(9)
+    [reason] = reasons(stage, 3)
+    assert (reason.code, reason.until_ns - stage.now_ns) == ("key_rate", S)
+
+
+def reasons(stage: Stage, offset: int) -> list[Reason]:
+    told = explain(stage.the_group(), stage.partition().pid, offset, stage.now_ns)
+    return [each for each in told.reasons if each.code != "no_consumer"]
