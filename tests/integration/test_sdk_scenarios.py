@@ -746,3 +746,22 @@ async def test_priorities_and_delays_go_through_a_publisher_too(hr: Any) -> None
     assert (await orders.schedule.count())["scheduled"] == 1
     async with orders.consumer() as consumer:
         assert await values_of(consumer, 5) == [b"4", b"3", b"2", b"1", b"0"]
+
+
+async def test_a_handler_that_becomes_slow_gives_back_what_it_took_too_much_of(hr: Any) -> None:
+    orders = await hr.topic("orders", ordering="none")
+    await orders.publish_many([b"%d" % n for n in range(2_000)])
+    async with orders.consumer(lease="1s") as slow:
+        loop = aiter(slow)
+        quick = 0
+        while quick < 600:
+            d = await anext(loop)
+            await d.ack()
+            quick += 1
+        async with await anext(loop), orders.consumer(lease="1m", prefetch=1) as other:
+            found: set[bytes] = set()
+            while len(found) < 2_000 - 600 - 1 - 2 * 16:
+                ds = await other.receive(500, wait="60s")
+                assert {d.attempt for d in ds} == {1}
+                found |= {d.value for d in ds}
+                await other.ack(ds)

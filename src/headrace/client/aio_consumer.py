@@ -301,8 +301,10 @@ class Consumer:
         if self._closed:
             return
         now_ns = self._now_ns()
-        order = self._hand.renewals(now_ns)
+        order = self._hand.renewals(now_ns, self.appetite.keeps)
         if order is not None:
+            if order.release:
+                self.appetite.shrink()
             self._port.settle_soon(order)
         again_ns = self._hand.next_renewal_ns()
         if again_ns is not None:

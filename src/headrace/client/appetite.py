@@ -3,7 +3,8 @@
 What lies in a consumer's hands is kept from the others, and what it asks for costs a round trip however little it is.
 So the amount follows the handler: it doubles while what came was handled within ``CLIENT_APPETITE_NS``, and halves once
 that took four times as long. A slow handler keeps a few messages, a quick one is served by the hundred, and either way
-a few hundredths of a second of work wait here.
+a few hundredths of a second of work wait here. Should a quick handler become slow while much waits, what is beyond the
+first few is given back when its leases would have to be renewed (``hand``).
 """
 
 from __future__ import annotations
@@ -32,6 +33,16 @@ class Appetite:
         self._came_ns = 0
         if prefetch is None:
             self.grow()
+
+    @property
+    def keeps(self) -> int | None:
+        """How many may wait here for long; None: as many as were asked for."""
+        return None if self._most == self._least else self._least
+
+    def shrink(self) -> None:
+        """It was too much."""
+        self._size = self._least
+        self._count = 0
 
     def grow(self) -> None:
         """From now on it may; without a ``prefetch`` it does anyway."""

@@ -354,9 +354,11 @@ class Consumer:
                 self._lost = self._lost or lost
         at_ns = self._now_ns()
         with self._lock:
-            order = self._hand.renewals(at_ns)
+            order = self._hand.renewals(at_ns, self.appetite.keeps)
             again_ns = self._hand.next_renewal_ns()
         if order is not None:
+            if order.release:
+                self.appetite.shrink()
             self._unflushed = True
             self._port.settle_soon(order)
         return None if again_ns is None else now_ns + max(again_ns - at_ns, CLIENT_SETTLE_LINGER_NS)

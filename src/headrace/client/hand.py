@@ -7,6 +7,8 @@ Both kinds of consumer stand on it. The rules:
 - A lease is renewed when a third of its span has passed: of messages that are *held* (inside ``with d`` or a worker's
   handler), and of those that wait here as long as the consumer is in use, which is: it asked for something within one
   span, or holds something.
+- What still waits here by then, beyond a few, was too much for this handler: it is given back instead, uncounted,
+  unless the program asked for so many.
 """
 
 from __future__ import annotations
@@ -116,8 +118,8 @@ class Hand(Generic[D]):
     def let_go(self, delivery: D) -> None:
         self.held.pop(delivery, None)
 
-    def renewals(self, now_ns: int) -> Settle | None:
-        """What to extend now; None when nothing is due."""
+    def renewals(self, now_ns: int, keeps: int | None = None) -> Settle | None:
+        """What to extend now, and what to give back of more than ``keeps`` that wait; None when nothing is due."""
         span_ns = self._span_ns
         due_ns = now_ns + span_ns - span_ns // 3
         until_ns = now_ns + span_ns
@@ -128,13 +130,38 @@ class Hand(Generic[D]):
                 holding, index = delivery._holding, delivery._index
                 if not holding.state[index]:
                     extend.append((Run(holding.partition, holding.lease_id, holding.offsets[index], 1), span_ns))
+        release: Sequence[Run] = ()
         if self.held or now_ns - self.asked_ns < span_ns:
+            if keeps is not None and self.waiting > keeps:
+                release = self._give_back(now_ns, due_ns, keeps)
             for waiting in self._queue:
                 holding = waiting.holding
                 if now_ns < holding.deadline_of(holding.count - 1) <= due_ns:
                     extend += [(run, span_ns) for run in holding.runs(range(waiting.at, holding.count))]
                     holding.renewed(waiting.at, until_ns)
-        return Settle(extend=extend) if extend else None
+        return Settle(extend=extend, release=release) if extend or release else None
+
+    def _give_back(self, now_ns: int, due_ns: int, keeps: int) -> list[Run]:
+        """Of what is due for renewal, all but the first ``keeps`` that wait here."""
+        runs: list[Run] = []
+        kept: deque[_Waiting] = deque()
+        for waiting in self._queue:
+            holding, count = waiting.holding, waiting.holding.count - waiting.at
+            if not now_ns < holding.deadline_of(holding.count - 1) <= due_ns:
+                keeps -= count
+                kept.append(waiting)
+                continue
+            held = max(0, min(count, keeps))
+            keeps -= held
+            if held < count:
+                runs += holding.runs(range(waiting.at + held, holding.count))
+                self.waiting -= count - held
+                if not held:
+                    continue
+                waiting = _Waiting(holding.rest(waiting.at).split(held)[0])
+            kept.append(waiting)
+        self._queue = kept
+        return runs
 
     def next_renewal_ns(self) -> int | None:
         """When `renewals` wants to be asked again."""

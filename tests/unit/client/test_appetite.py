@@ -62,3 +62,12 @@ def test_a_worker_starts_small_and_may_grow() -> None:
 def test_a_prefetch_outside_its_bounds_is_refused(given: object) -> None:
     with pytest.raises(InvalidArgument, match="prefetch"):
         Appetite(given)  # type: ignore[arg-type]  # that is the point
+
+
+def test_what_may_grow_keeps_little_for_long_and_shrinks_when_it_was_too_much() -> None:
+    appetite = Appetite()
+    sizes(appetite, 0, 8)
+    assert appetite.keeps == 8
+    appetite.shrink()
+    assert appetite.next(0) == 8
+    assert Appetite(500).keeps is None

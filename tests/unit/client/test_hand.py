@@ -96,6 +96,24 @@ def test_what_waits_is_renewed_while_the_consumer_is_in_use_and_not_when_it_was_
     assert hand.renewals(2 * SPAN_NS + SPAN_NS // 2) is None  # nobody has asked for a whole lease
 
 
+def test_what_is_too_much_for_a_handler_is_given_back_instead_of_renewed(hand: Hand[DeliveryFields]) -> None:
+    hand.put([leased(6), leased(5, first=6), leased(2, first=20)], 0)
+    (d, *_) = hand.take(2, 0)
+    hand.hold(d)
+    order = hand.renewals(SPAN_NS // 2, 7)
+    assert order is not None
+    assert order.release == [Run(0, 7, 9, 2), Run(0, 7, 20, 2)]
+    assert order.extend == [(Run(0, 7, 0, 1), SPAN_NS), (Run(0, 7, 2, 4), SPAN_NS), (Run(0, 7, 6, 3), SPAN_NS)]
+    assert hand.waiting == 7
+    assert values(hand.take(20, SPAN_NS)) == [b"%d" % n for n in range(2, 9)]
+
+
+def test_what_was_asked_for_is_kept_however_much(hand: Hand[DeliveryFields]) -> None:
+    hand.put([leased(100)], 0)
+    order = hand.renewals(SPAN_NS // 2, None)
+    assert order == Settle(extend=[(Run(0, 7, 0, 100), SPAN_NS)])
+
+
 # -- verdicts ----------------------------------------------------------------------------------------------------------
 
 
