@@ -81,6 +81,7 @@ def test_what_was_sealed_is_read_as_before_and_its_journal_is_gone(world: Sealed
     assert [leased.batch.values()[0] for leased in world.lease("orders", 1)] == [published[0]]
 
 
+@pytest.mark.feature("F267", "F140", "F129")
 def test_a_restart_finds_everything(world: SealedWorld, data_dir: Path) -> None:
     published = many(b"m", 1000)
     ids = [one for start in range(0, 1000, 10) for one in world.publish("orders", published[start : start + 10])]

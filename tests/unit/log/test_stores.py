@@ -53,7 +53,6 @@ def lived(world: SealedWorld, count: int = 60) -> None:
         world.settle("orders", leased, "ack")
 
 
-@pytest.mark.feature("F267")
 def test_sealed_into_s3_read_traced_archived_and_verified(data_dir: Path, bucket: str) -> None:
     live = open_store(f"s3://key:secret@{BUCKET}/live?{bucket}")
     archive = open_store(f"s3://key:secret@{BUCKET}/archive?{bucket}")

@@ -56,3 +56,13 @@ def test_every_event_is_on_the_page() -> None:
 
 def test_the_numbers_on_the_page() -> None:
     assert f"row groups of up to {ROW_GROUP_ROWS:,} rows" in PAGE
+
+
+@pytest.mark.feature("F067")
+def test_operators_are_told_what_a_repeating_message_and_a_spike_point_to() -> None:
+    guide = (Path(__file__).parents[3] / "docs/guides/dead-letters.md").read_text()
+    rows = {row.split("|")[1].strip(): row.split("|")[2] for row in guide.splitlines() if row.startswith("| ")}
+    repeating = next(what for seen, what in rows.items() if "the same message fails again and again" in seen)
+    spike = next(what for seen, what in rows.items() if "a spike: many messages" in seen)
+    assert "bug" in repeating
+    assert "dependency" in spike
