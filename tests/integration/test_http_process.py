@@ -132,7 +132,7 @@ def test_keys_are_exchanged_while_it_runs(start: Start, tmp_path: Path) -> None:
 
 @pytest.mark.feature("F003", "F160", "N02")
 def test_what_was_answered_survives_a_kill(start: Start) -> None:
-    """Messages, quotas, limits of a group and of each key."""
+    """Messages, quotas, limits of a group."""
     server = start("--set", "namespace_quotas=team-b:500")
     with caller(server) as client:
         body = {"messages": [{"value": str(number)} for number in range(100)]}
