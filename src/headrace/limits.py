@@ -154,8 +154,9 @@ HTTP_BODIES_BYTES_MAX: Final = 256 * MIB
 """Bodies that are being received, over all connections; above it requests are told to come back."""
 HTTP_REQUEST_RATE_MIN: Final = 16 * KIB
 """Bytes a second a request must manage once its grace is over."""
-HTTP_HEAD_TIMEOUT_NS: Final = 10 * SECOND_NS
-"""From a connection's first byte, or from the connection itself, to the end of a request's headers."""
+HTTP_HEAD_TIMEOUT_NS: Final = 9 * SECOND_NS
+"""From a connection's first byte, or from the connection itself, to the end of a request's headers. With the second
+between two looks whoever drips or says nothing is gone within ten."""
 HTTP_DISCARD_BYTES_MAX: Final = 64 * KIB
 """Of a refused request's body, read and thrown away so that the connection can go on; a longer one ends it."""
 HTTP_QUERY_FIELDS_MAX: Final = 64

@@ -308,7 +308,7 @@ async def test_what_drips_idles_or_does_not_read_is_found_by_the_sweep(site: Sit
         for connection in list(site.door.connections):
             connection.sweep(now_ns)
 
-    sweep(9)
+    sweep(8)
     assert site.door.connections_count == 5
     sweep(11)
     refused(await dripping_head.answer(), 408, "invalid_argument")
