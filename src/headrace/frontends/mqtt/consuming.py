@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from headrace.calls import LeasedBatch, Run, Settle
 from headrace.errors import HeadraceError
 from headrace.frontends.mqtt.addresses import QUEUE
-from headrace.frontends.mqtt.translate import delivery_properties
+from headrace.frontends.mqtt.translate import delivery_properties, group_property, plain_delivery
 from headrace.wire.mqtt import OutgoingMessage, Sent
 
 if TYPE_CHECKING:
@@ -68,8 +68,10 @@ class QueueSubscription:
     """See the head of this file."""
 
     __slots__ = (
+        "_group_property",
         "_held",
         "_queues",
+        "_topic_bytes",
         "_topic_name",
         "by_puback",
         "connection",
@@ -106,6 +108,9 @@ class QueueSubscription:
         self.source: Source | None = None
         self._held: deque[tuple[LeasedBatch, int]] = deque()
         self._topic_name = QUEUE + shown_topic
+        raw = self._topic_name.encode()
+        self._topic_bytes = len(raw).to_bytes(2, "big") + raw
+        self._group_property = group_property(group)
 
     # -- from the broker -----------------------------------------------------------------------------------------------
 
@@ -133,12 +138,8 @@ class QueueSubscription:
             if leased.deadline_ns <= now_ns:
                 self.freed(1)  # the lease was over before there was room
                 continue
-            topic, properties = self._topic_name, None
-            if tells:
-                properties = delivery_properties(batch, index, partition, leased.attempts.get(offset, 1), self.group)
-            elif not self.by_puback:
-                topic = f"{topic}/$id/{message_id}"
-            sent = self._send(OutgoingMessage(topic, batch.value(index), properties), delivery, now_ns)
+            message = (self._told if tells else self._shown)(leased, index, message_id, offset)
+            sent = self._send(message, delivery, now_ns)
             if sent is Sent.TOO_LARGE:
                 self._queues.give_up(delivery, "larger than the maximum packet size of the client it was leased to")
             elif sent in _UNSENT:
@@ -151,6 +152,21 @@ class QueueSubscription:
         for delivery in settled:
             self._queues.settling.ack(delivery, None, 0)
         connection.touch()
+
+    def _told(self, leased: LeasedBatch, index: int, message_id: int, offset: int) -> OutgoingMessage:
+        """For 5.0: what there is to say is said in user properties."""
+        batch, partition, attempt = leased.batch, leased.partition, leased.attempts.get(offset, 1)
+        value = batch.value(index)
+        said = plain_delivery(batch, index, message_id, offset, partition, attempt, self._group_property)
+        if said is not None:
+            return OutgoingMessage.prepared(self._topic_name, self._topic_bytes, value, said)
+        properties = delivery_properties(batch, index, partition, attempt, self.group)
+        return OutgoingMessage(self._topic_name, value, properties)
+
+    def _shown(self, leased: LeasedBatch, index: int, message_id: int, offset: int) -> OutgoingMessage:
+        """For 3.1.1: the topic says the id, where it is needed."""
+        topic = self._topic_name if self.by_puback else f"{self._topic_name}/$id/{message_id}"
+        return OutgoingMessage(topic, leased.batch.value(index))
 
     def _send(self, message: OutgoingMessage, delivery: Delivery, now_ns: int) -> Sent:
         connection = self.connection

@@ -35,6 +35,8 @@ __all__ = ["Queues", "group_of_client"]
 _log = logger("mqtt")
 _IDS_MAX: Final = 4096
 """Messages one settlement may name."""
+_ID_DIGITS_MAX: Final = 19
+"""Of 64 bits."""
 
 
 def group_of_client(client_id: str) -> str:
@@ -270,6 +272,15 @@ class Queues:
         rights = connection.rights
         if rights is not None and not rights.may_read(topic):
             raise errors.NotAllowed(f"settling messages of queue {topic!r} is not allowed")
+        properties = packet.properties
+        if address.verb == "ack" and properties and not packet.payload and not address.group:
+            pairs = properties.get("user_properties", ())
+            if (
+                len(pairs) == 1
+                and pairs[0][0] == "message-id"
+                and self._acked_plainly(connection, topic, pairs[0][1], handle)
+            ):
+                return
         ids, what = self._understood(address, packet)
         subscriptions = [
             each
@@ -290,6 +301,19 @@ class Queues:
                 if not group:
                     group = subscriptions[0].group if subscriptions else group_of_client(self._client_id(connection))
                 self._settle_elsewhere(what, topic, group, message_id, connection, answer)
+
+    def _acked_plainly(self, connection: MqttConnection, topic: str, text: str, handle: int) -> bool:
+        """An ack of one message that the client holds, as nearly all settlements are; False: look closer."""
+        if not text.isdecimal() or len(text) > _ID_DIGITS_MAX:
+            return False
+        message_id = int(text)
+        for subscription in (connection.queues or {}).values():
+            if subscription.topic == topic:
+                delivery = subscription.outstanding.pop(message_id, None)
+                if delivery is not None:
+                    self.settling.ack(delivery, connection, handle)
+                    return True
+        return False
 
     def _settle_held(self, what: Settlement, delivery: Delivery, answer: Answer) -> None:
         subscription = delivery.subscription

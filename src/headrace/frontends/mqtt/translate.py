@@ -28,7 +28,7 @@ from headrace.frontends.mqtt.addresses import QUEUE
 from headrace.limits import SECOND_NS
 from headrace.wire.mqtt import Properties, Publish
 
-__all__ = ["delivery_properties", "message_of", "user_property"]
+__all__ = ["delivery_properties", "group_property", "message_of", "plain_delivery", "user_property"]
 
 _TOLD: Final = frozenset({"message-id", "attempt", "partition", "offset", "published-at", "consumer-group", "retain"})
 """What the broker says of a delivery; of no meaning in a publish."""
@@ -102,7 +102,7 @@ def delivery_properties(batch: Batch, index: int, partition: int, attempt: int, 
     said: list[tuple[str, str]] = [("message-id", str(message.id)), ("attempt", str(attempt))]
     key = message.key
     if key is not None:
-        said.append(("partition-key", key.decode("utf-8", "replace")))
+        said.append(("partition-key", _clean(key.decode("utf-8", "replace"))))
     said += (("partition", str(partition)), ("offset", str(message.offset)), ("consumer-group", group))
     properties: Properties = {}
     priority = message.priority
@@ -116,6 +116,32 @@ def delivery_properties(batch: Batch, index: int, partition: int, attempt: int, 
 
 
 _NORMAL: Final = 5
+
+
+def plain_delivery(
+    batch: Batch, index: int, message_id: int, offset: int, partition: int, attempt: int, group: bytes
+) -> bytes | None:
+    """``delivery_properties`` as bytes, for a message that has neither headers nor a priority of its own, which is
+    what most are; None for others. ``group``: what ``group_property`` makes, the same for all of a subscription."""
+    if batch.has_headers or batch.priority(index) != _NORMAL:
+        return None
+    key = batch.key(index)
+    about_key = b""
+    if key is not None:
+        text = _clean(key.decode("utf-8", "replace")).encode()
+        about_key = b"&\x00\x0dpartition-key" + len(text).to_bytes(2, "big") + text
+    id_text, attempt_text, offset_text = b"%d" % message_id, b"%d" % attempt, b"%d" % offset
+    partition_text = b"%d" % partition
+    return b"&\x00\nmessage-id\x00%c%b&\x00\x07attempt\x00%c%b%b&\x00\tpartition\x00%c%b&\x00\x06offset\x00%c%b%b" % (
+        *(len(id_text), id_text, len(attempt_text), attempt_text, about_key),
+        *(len(partition_text), partition_text, len(offset_text), offset_text, group),
+    )
+
+
+def group_property(group: str) -> bytes:
+    """The last user property of ``plain_delivery``."""
+    text = group.encode()
+    return b"&\x00\x0econsumer-group" + len(text).to_bytes(2, "big") + text
 
 
 def _say_headers(headers: dict[str, str | bytes], said: list[tuple[str, str]], properties: Properties) -> None:

@@ -87,6 +87,14 @@ class OutgoingMessage:
             expires_at_ns = now_ns + properties["message_expiry_interval"] * _NS
         return cls(packet.topic, packet.payload, properties, expires_at_ns)
 
+    @classmethod
+    def prepared(cls, topic: str, name: bytes, payload: bytes, properties: bytes) -> OutgoingMessage:
+        """A message for one receiver of 5.0, whose sender encodes by itself what is alike in thousands of them: the
+        topic with its length, the properties without theirs."""
+        message = cls(topic, payload)
+        message._bodies = (name, properties, properties + payload)
+        return message
+
     def seconds_left(self, now_ns: int) -> int | None:
         """None without an expiry, -1 when it has passed [MQTT-3.3.2-5], else whole seconds, rounded up."""
         if self.expires_at_ns is None:
