@@ -272,7 +272,8 @@ class Group:
         self.dead_letters = rules.dead_letters and not topic.is_dead_letters
         self.max_in_flight = min(rules.max_in_flight, own.concurrency or rules.max_in_flight)
         self.aging = bool(rules.aging_ns)
-        self.rated = bool(own.rate)
+        self.rated = bool(own.rate or own.key_concurrency)  # it may hold back what a group without limits would not
+        self.key_concurrency = own.key_concurrency
         self.auto_ack = own.auto_ack
         self.wanted: str | None = own.filter["headers"]["c"] if own.filter else None
         self.exact = True
@@ -774,6 +775,15 @@ class Ledger:
         lease_ns = group.lease_ns if command.lease_ns is None else command.lease_ns
         for given in event.given:
             self._grant(group, command.consumer, given, lease_ns)
+        if group.key_concurrency and group.ordering == "none":
+            self._check_keys(group)
+
+    def _check_keys(self, group: Group) -> None:
+        for pid, entries in group.open.items():
+            leased = Counter(entry.message.stored.key for entry in entries.values() if entry.state == LEASED)
+            leased.pop(None, None)
+            if max(leased.values(), default=0) > group.key_concurrency:
+                raise Violation(f"of a key in partition {pid} {leased} are leased in group {group.name}")
 
     def _move_partitions(self, group: Group, at_ns: int) -> None:
         for lease in self.leases.values():
@@ -1057,6 +1067,7 @@ class Ledger:
                 if part.verb == "ack":
                     self._finish(group, part.pid, offset, "acked")
                 elif part.verb in ("nack", "release"):
+                    entry.fails_most += part.verb == "nack"
                     self._maybe_take_back(group, part.pid, entry.rank, own)
 
     def _release(self, group: Group, pid: int, offsets: list[int], own: Any) -> None:

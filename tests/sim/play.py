@@ -381,6 +381,7 @@ class Play:
         settings = GroupConfig(
             filter={"headers": {"c": "x"}} if rng.random() < 0.25 else None,
             concurrency=rng.choice((0, 0, 0, 2)),
+            key_concurrency=rng.choice((0, 0, 0, 1, 2)),
             auto_ack=rng.random() < 0.1,
             ordering=rng.choice((None, None, "none", "key", "partition")) if durable else None,
         )

@@ -17,6 +17,7 @@ from headrace.delivery.evolve import FOLD
 from headrace.delivery.partition import Partition
 from headrace.delivery.settings import Policy
 from headrace.delivery.state import State
+from headrace.delivery.throttle import Throttle
 from headrace.shard.core import Core, Done
 from sim.ledger import Violation
 from sim.play import play
@@ -137,6 +138,10 @@ def retention_looks_at_nobody(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Backlog, "first_unsettled", lambda self: self.end)
 
 
+def keys_have_no_limit(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Throttle, "allows", lambda self, key, more, now_ns: True)
+
+
 def filters_let_everything_through(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(publishing, "filtered_by_groups", lambda topic, batch: [])
 
@@ -158,6 +163,7 @@ CANARIES: list[tuple[Break, str]] = [
     (lifetimes_do_not_end, "after its lifetime|is expired"),
     (retention_looks_at_nobody, "retention took"),
     (filters_let_everything_through, "is filtered"),
+    (keys_have_no_limit, "of a key in partition"),
 ]
 
 
