@@ -66,8 +66,10 @@ def _announce(server: Server) -> None:
         click.echo(f"  {name:8} {schemes.get(name, name)}{secure}://{address}")
     if server.config.journal == "disk":
         click.echo(f"  {'data':8} {Path(server.config.data_dir).resolve()}")
-    who = (
-        f"with a token of {server.config.auth.keys}" if server.config.auth.keys else "from this machine only (no keys)"
-    )
+    auth = server.config.auth
+    allowed = [f"with a token of {auth.keys}"] if auth.keys else []
+    if auth.passwords:
+        allowed.append(f"by MQTT as a user of {auth.passwords}")
+    who = " or ".join(allowed) or "from this machine only (no keys)"
     click.echo(f"  clients  {who}. Ctrl-C stops.")
     sys.stdout.flush()
