@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
+from itertools import islice
 from threading import Event, Lock, Thread
 from typing import Any, Final, TypeVar
 
@@ -87,6 +88,7 @@ class Sealer:
         self._throttled = False
         self._told = ""
         self._damaged: set[str] = set()
+        self._placed = False
         self.rounds = 0
 
     @property
@@ -138,6 +140,10 @@ class Sealer:
         with self._lock:
             self._throttled = throttled
             self._worked_ns = self._clock.monotonic_ns()
+            try:
+                self._check_place()
+            except _Stopped:
+                return done
             failure: HeadraceError | None = None
             for step in (
                 self._retain,
@@ -160,6 +166,28 @@ class Sealer:
         if failure is not None:
             raise failure
         return done
+
+    def _check_place(self) -> None:
+        """Files of one log lie in one place: who opened it with another one must neither add to it nor delete there."""
+        store = self.store
+        if self._placed or store is None:
+            return
+        manifest = self._core.manifest
+        live = self._ask(
+            lambda: [
+                *(segment.path for segment in islice(manifest.live_segments(), _LOOKED_FOR)),
+                *(file.path for file in islice(manifest.live_events(), _LOOKED_FOR)),
+            ]
+        )
+        try:
+            self._placed = not live or any(store.size_bytes(path) is not None for path in live)
+        except OSError as error:
+            raise StorageFailed(f"{store.uri} cannot be looked into: {error}") from error
+        if not self._placed:
+            raise StorageFailed(
+                f"{store.uri} does not hold what was sealed of this log ({live[0]}): it lies elsewhere, and"
+                " seal.location has to say where; nothing is sealed or deleted"
+            )
 
     def _seal_if_possible(self, done: Round, *, everything: bool) -> None:
         if self.store is not None:
@@ -394,6 +422,8 @@ class Sealer:
             done.deleted += len(gone)
 
 
+_LOOKED_FOR: Final = 8
+"""Live files looked for, to see whether the place is the right one; one of them is enough."""
 _WORK_NS: Final = 2_000_000
 """Work between two pauses: shorter ones would cost more than they give."""
 

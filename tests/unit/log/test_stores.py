@@ -182,3 +182,22 @@ def test_without_a_place_what_was_sealed_says_so(data_dir: Path) -> None:
     with pytest.raises(InvalidArgument, match="was sealed: reading it needs the place"):
         world.read("orders")
     world.close()
+
+
+def test_a_log_opened_with_another_place_is_neither_added_to_nor_deleted_from(data_dir: Path, tmp_path: Path) -> None:
+    """Half of the files here and half of them there would be a log that neither of the two can read."""
+    right, wrong = LocalStore(str(tmp_path / "right")), LocalStore(str(tmp_path / "wrong"))
+    world = Stocked(data_dir, right)
+    lived(world)
+    world.seal()
+    world.close()
+    other = Stocked(data_dir, wrong)
+    other.publish("orders", [b"live"])
+    with pytest.raises(StorageFailed, match=r"wrong does not hold what was sealed .* seal\.location has to say where"):
+        other.seal()
+    assert not (tmp_path / "wrong").exists()
+    other.close()
+    again = Stocked(data_dir, right)
+    again.seal()
+    assert len(again.read("orders")) == 61
+    again.close()
