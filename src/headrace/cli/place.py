@@ -146,7 +146,10 @@ class Place:
     def _opened(self, data_dir: Path) -> Iterator[Broker]:
         import headrace
 
-        client = headrace.open(data_dir, namespace=self.namespace or DEFAULT_NAMESPACE)
+        # The places of sealed files that a server on this directory would be told of in the same way.
+        given = {name: os.environ.get(f"HEADRACE_SEAL__{name.upper()}") for name in ("location", "archive")}
+        seal = {name: place for name, place in given.items() if place} or None
+        client = headrace.open(data_dir, namespace=self.namespace or DEFAULT_NAMESPACE, seal=seal)
         broker = Broker(client, embedded=True)
         main = threading.current_thread() is threading.main_thread()
         kept = signal.signal(signal.SIGINT, broker.interrupt) if main else None

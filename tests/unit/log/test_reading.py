@@ -229,10 +229,8 @@ def test_a_client_reads_what_retention_let_go_of(data_dir: Path) -> None:
 def test_the_command_line_reads_it_too(data_dir: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: Any) -> None:
     from headrace.cli import main
 
-    archive = str(data_dir / "archive")
     let_go_of(data_dir / "data", data_dir / "archive")
-    real = headrace.open
-    monkeypatch.setattr(headrace, "open", lambda *args, **more: real(*args, **more, seal={"archive": archive}))
+    monkeypatch.setenv("HEADRACE_SEAL__ARCHIVE", str(data_dir / "archive"))
 
     def printed(*options: str) -> list[bytes]:
         with pytest.raises(SystemExit) as ended:
