@@ -28,7 +28,10 @@ class HeldJournal(MemoryJournal):
         if self.refusal is not None:
             raise self.refusal
         self.reserved.append(reserve)
-        return super().append(kind, *buffers, reserve=reserve)
+        with self._changed:
+            position = super().append(kind, *buffers, reserve=reserve)
+            self._changed.notify_all()
+        return position
 
     def commit_soon(self) -> None:
         if not self.holding:
@@ -52,6 +55,11 @@ class HeldJournal(MemoryJournal):
         """Until so many threads wait for a sync."""
         with self._changed:
             assert self._changed.wait_for(lambda: self.waiting >= count, PATIENCE_S)
+
+    def until_longer(self, end: int) -> None:
+        """Until something was appended behind a position."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.end_position > end, PATIENCE_S)
 
     def let_go(self) -> None:
         """One sync of everything that was appended."""

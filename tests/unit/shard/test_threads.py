@@ -133,6 +133,7 @@ def test_above_the_limit_callers_wait_for_the_disk(place: Place, monkeypatch: py
     assert place.journal.end_position == end, "nothing more is taken on"
     place.journal.let_go()
     first.result(PATIENCE_S)
+    place.journal.until_longer(end)
     place.journal.until_waiting(1)
     place.journal.let_go()
     assert second.result(PATIENCE_S).base_offset == 1
