@@ -170,11 +170,14 @@ def metrics(machine: Machine) -> dict[str, Figure]:
                 for asked in (request("messages", body), request("groups/default/lease", b"{}")):
                     line.sendall(asked.replace(b"/bench/", b"/t%d/" % number))
                     answer_of(line, line.recv(1 << 16))
+        before = server.processor_seconds()
         scrapes = [scrape_ms(address) for _ in range(20)]
+        used = server.processor_seconds() - before
         waits = [longest_wait_ms(address) for _ in range(10)]
         server.stop()
     return {
         "a scrape": Figure(statistics.median(scrapes), "ms", note=f"{count:,} topics"),
+        "a scrape: processor": Figure(used / len(scrapes) * 1e3, "ms", note="of the server, in all its threads"),
         "the longest that another request waits": Figure(statistics.median(waits), "ms", note="median of 10 scrapes"),
     }
 
