@@ -15,6 +15,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 from functools import reduce
+from inspect import signature
 from itertools import pairwise
 from typing import Any, Final
 
@@ -120,7 +121,10 @@ _EVENT_RISING: Final = dict.fromkeys(
 )
 _FOOTER_GUESS_BYTES: Final = 64 * 1024
 """Read at once from the end of a file: most footers are smaller."""
-_PAGE_BYTES: Final = 128 * 1024
+_PAGES: Final[dict[str, Any]] = (
+    {"max_rows_per_page": 4_096} if "max_rows_per_page" in signature(pq.ParquetWriter).parameters else {}
+)
+"""Pages of all columns end together, also of those that pack thousands of rows into a page; older pyarrow cannot."""
 _LEVEL: Final = 1
 """zstd's first level: a third faster than the third, a tenth larger."""
 
@@ -142,7 +146,7 @@ class TableFile:
             write_batch_size=4096,
             write_page_checksum=True,  # zstd has none of its own here: a flipped bit would be handed out as a value
             write_page_index=True,  # who wants an hour of a day reads pages of that hour
-            data_page_size=_PAGE_BYTES,
+            **_PAGES,
         )
         self.rows = 0
 
