@@ -271,7 +271,7 @@ class Consumer:
 def queue_consume(address: tuple[str, int], at_once: int, seconds: float, consumers: int = 4) -> dict[str, float]:
     """A backlog, consumed at QoS 0 (the lease is what makes it safe) and settled."""
     filler = Publisher(Wire(address, "filler"), "$queue/work", 1, 1_000)
-    backlog = 400_000
+    backlog = 600_000
 
     def fill() -> None:
         if filler.wire.sent < backlog:

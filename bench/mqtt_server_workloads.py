@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import resource
 import subprocess
 import sys
@@ -153,7 +154,9 @@ def matching(machine: Machine) -> dict[str, Figure]:
                 f"+/{site}/device/{device}/alarm",
             )[shape]
             exchange.subscribe(found[0], Subscription(topic_filter, 0), 0, 0)
-    topics = [f"site/{n * 7 % (count // 100 or 1)}/device/{n % 100}/state" for n in range(50_000)]
+    sites = count // 100 or 1
+    topics = [f"site/{n % sites}/device/{n // sites % 100}/state" for n in range(min(50_000, sites * 100))]
+    random.Random(1).shuffle(topics)  # each is another one, in no order
     exchange.bounds = exchange.bounds.__class__(plans_max=1)
 
     def spent(some: list[str]) -> float:
