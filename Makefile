@@ -1,7 +1,7 @@
 # Every target works on a fresh clone with Python >= 3.11 and nothing else: it makes .venv and installs what it needs
 # once per change of pyproject.toml.
 
-.PHONY: run test bench lint docs sim reliability features clean help
+.PHONY: pipeline-demo run test bench lint docs sim reliability features clean help
 .DEFAULT_GOAL := help
 
 VENV := .venv
@@ -15,6 +15,7 @@ help:
 	@echo "make run       start the server on $(DATA_DIR)"
 	@echo "make test      the whole test suite (WORKERS=$(WORKERS), TESTS=path, HEADRACE_SEEDS=n for more random cases)"
 	@echo "make lint      format check, lint, types, import contracts"
+	@echo "make pipeline-demo  orders, workers and jobs on Spark in one go, ending in a report for the browser"
 	@echo "make bench     probes of this machine and all workloads (WORKLOADS='journal batch')"
 	@echo "make sim       the simulations and property tests with SEEDS=$(SEEDS) random cases"
 	@echo "make reliability  the goals of docs/internals/reliability.md against real servers (GOALS='R5 R8' SCALE=0.1 SEED=7)"
@@ -45,6 +46,9 @@ run: $(VENV)/.installed-http,columns
 
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup $(TESTS)
+
+pipeline-demo: $(VENV)/.installed-spark
+	$(BIN)/python examples/pipeline_demo.py --out ./pipeline-demo
 
 sim: $(VENV)/.installed-test
 	HEADRACE_SEEDS=$(SEEDS) $(BIN)/python -m pytest -q -n $(WORKERS) --timeout 0 $(wildcard tests/sim tests/props)

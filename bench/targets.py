@@ -304,6 +304,7 @@ TARGETS: Final[dict[str, tuple[Target, ...]]] = {
         ),
         Target("durable write into a topic", "spark/write", "rows", at_least=400_000),
         Target("an hour out of ten days, data read", "spark/window", "data read, by option", at_most=2),
+        Target("redrive of a million dead letters by a filter", "spark/redrive", "seconds a million", at_most=60),
     ),
 }
 """By area. Rows of one area stay together and in the order in which they are read."""

@@ -102,6 +102,9 @@ def _common(job: Any) -> list[Callable[[Any], Any]]:
         click.option("--topic", "topics", multiple=True, metavar="NAME", help="About this topic; repeatable."),
         click.option("--pattern", metavar="REGEX", help="About the topics whose whole name matches."),
         click.option("--out", metavar="DIR", help=where + ("" if job.out else " (not needed)")),
+        click.option(
+            "--away", "away_ns", type=SPAN, metavar="SPAN", help="How long a broker that is away is waited for (60s)."
+        ),
         click.option("--dry-run", is_flag=True, help="Only say what would be done."),
         click.option("--master", metavar="URL", help="Spark's master: local[*] (without), spark://…, yarn, k8s://…"),
         click.option("--remote", metavar="URL", help="A Spark Connect server, sc://…, instead of a master."),

@@ -274,13 +274,55 @@ JOBS: Final[dict[str, Job]] = {
             "headrace.spark.jobs.medallion:medallion",
             (Option("full_refresh", "flag", "Begin anew instead of going on."),),
             (
-                Table("bronze_messages", "", "messages as they came; see pipelines/medallion"),
-                Table("bronze_events", "", "events as they came"),
-                Table("silver_orders", "", "parsed payloads, each message once"),
-                Table("silver_quarantine", "", "payloads that could not be parsed"),
-                Table("gold_rates", "", "messages and bytes a minute"),
-                Table("gold_latency", "", "quantiles a topic and group"),
-                Table("gold_deaths", "", "why things die"),
+                Table(
+                    "bronze_messages",
+                    "key binary, value binary, headers map<string,binary>, namespace string, topic string, partition"
+                    " int, offset bigint, timestamp timestamp, id bigint, priority int",
+                    "messages as they came",
+                ),
+                Table(
+                    "bronze_events",
+                    "namespace string, topic string, timestamp timestamp, event string, partition int, group string,"
+                    " consumer string, lease_id bigint, first_offset bigint, last_offset bigint, count bigint, "
+                    "offsets array<bigint>, attempt int, reason string, error string, until_ns bigint, first_id "
+                    "bigint, to_topic string, to_partition int, to_offset bigint, position bigint, at_ns bigint",
+                    "what happened to messages: one row a fact",
+                ),
+                Table(
+                    "bronze_dead_letters",
+                    "namespace string, topic string, group string, reason string, error string, attempts int, "
+                    "consumer string, died timestamp, key binary, value binary, id bigint",
+                    "dead letters with where they came from and why they died",
+                ),
+                Table(
+                    "silver_messages",
+                    "topic string, partition int, offset bigint, timestamp timestamp, id bigint, key string, payload"
+                    " string, priority int, bytes int",
+                    "payloads that are JSON objects, each message once",
+                ),
+                Table(
+                    "silver_quarantine",
+                    "topic string, partition int, offset bigint, timestamp timestamp, id bigint, key binary, value "
+                    "binary, problem string",
+                    "payloads that are not",
+                ),
+                Table(
+                    "gold_rates",
+                    "topic string, minute timestamp, messages bigint, bytes bigint, quarantined bigint",
+                    "messages and bytes a minute",
+                ),
+                Table(
+                    "gold_latency",
+                    "topic string, group string, minute timestamp, stage string, messages bigint, p50_ms double, "
+                    "p90_ms double, p99_ms double, max_ms double",
+                    "how long messages take, as quantiles a minute and stage",
+                ),
+                Table(
+                    "gold_deaths",
+                    "topic string, group string, reason string, error string, consumer string, hour timestamp, "
+                    "deaths bigint",
+                    "why things die",
+                ),
             ),
             topics="some",
         ),

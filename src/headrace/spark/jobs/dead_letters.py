@@ -28,7 +28,8 @@ def dead_letters(run: Run) -> Report:
 
     from headrace.spark.transforms.deaths import by_kind, offenders, still_there
 
-    letters = still_there(run.table("dead_letters", **run.window), standing(run)).cache()
+    letters = run.table("dead_letters", **run.window).drop("value", "headers")
+    letters = still_there(letters, standing(run)).cache()
     report = Report(run.job.name, f"Dead letters of {', '.join(run.topics)}")
     with run.step("reading dead letters"):
         total = letters.count()

@@ -34,7 +34,7 @@ def redrive(run: Run) -> Report:
     if target is not None and target not in {info["topic"] for info in run.call("topic.list")}:
         raise UnknownTopic(f"--to {target!r}: that topic does not exist; make it with `headrace topic create`")
     letters = filtered(
-        still_there(run.table("dead_letters", **run.window), standing(run)).where("standing").drop("standing"),
+        run.table("dead_letters", **run.window),
         where=run["where"],
         key_prefix=run["key_prefix"],
         headers=run["header"],
@@ -42,9 +42,13 @@ def redrive(run: Run) -> Report:
         error=run["error"],
         min_attempts=run["min_attempts"],
     )
+    # Read once: what the report and the bitmaps need is a small part of a letter.
+    error = general(f.coalesce("error", f.lit(""))).alias("error")
+    narrow = letters.select("topic", "group", "reason", error, "died", "dead_topic", "partition", "offset")
+    letters = still_there(narrow, standing(run)).where("standing").cache()
     report = Report(run.job.name, f"Redrive of dead letters of {', '.join(run.topics)}")
     with run.step("choosing"):
-        kinds = letters.groupBy("topic", "group", "reason", general(f.coalesce("error", f.lit(""))).alias("error")).agg(
+        kinds = letters.groupBy("topic", "group", "reason", "error").agg(
             f.count("*").alias("matched"),
             f.min("died").alias("first_died"),
             f.max("died").alias("last_died"),
@@ -52,6 +56,7 @@ def redrive(run: Run) -> Report:
         kinds = kinds.orderBy(f.desc("matched"), "topic", "group", "reason", "error").cache()
         rows = kinds.collect()
         chosen = bitmaps(letters, "dead_topic")
+        letters.unpersist()
     matched = sum(row.matched for row in rows)
     report.figures = {"matched": matched}
     report.table(

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from headrace.errors import InvalidArgument, TimedOut, UnknownTopic
+from headrace.limits import SPARK_AWAY_NS
 from headrace.spark.jobs.catalogue import Job, checked_options, find_job
 from headrace.spark.jobs.lake import Lake
 from headrace.spark.jobs.report import Report, dumped
@@ -105,7 +106,8 @@ class Run:
     def reading(self) -> dict[str, str]:
         """The options of ``format("headrace")`` that say where."""
         place = self.place
-        options = {"server": place.server, "namespace": place.namespace}
+        away_ms = place.away_ns // 1_000_000
+        options = {"server": place.server, "namespace": place.namespace, "awayTimeout": f"{away_ms}ms"}
         if place.token:
             options["token"] = place.token
         if place.ca_file:
@@ -293,6 +295,7 @@ def run_job(
     pattern: str | None = None,
     out: str | None = None,
     dry_run: bool = False,
+    away_ns: int = SPARK_AWAY_NS,
     spark: SparkSession | None = None,
     master: str | None = None,
     remote: str | None = None,
@@ -309,10 +312,11 @@ def run_job(
         raise InvalidArgument("give one of server (headrace://host:7420) and data_dir (a data directory)")
     checked_options(job, options)
     with ExitStack() as stack:
-        given = Place(server=server, data_dir=data_dir, namespace=namespace, token=token, ca_file=ca_file)
+        given = Place(server, data_dir, namespace, token, ca_file, away_ns)
         place = stack.enter_context(served(given))
-        mine = spark if spark is not None else _session(job, master, remote, conf or {}, say)
-        if spark is None:
+        mine = spark if spark is not None else _active(master, remote)
+        if mine is None:
+            mine = _session(job, master, remote, conf or {}, say)
             stack.callback(mine.stop)
         run = Run(
             job, place, mine, topics=topics, pattern=pattern, out=out, dry_run=dry_run, options=options, say=say
@@ -324,6 +328,15 @@ def run_job(
             report.written["report"] = run.lake.put(report.html(), "report.html")
             run.lake.put(dumped(report), "report.json")
         return report
+
+
+def _active(master: str | None, remote: str | None) -> Any:
+    """The session that this process has already, unless another one is asked for: it is used, and left as it was."""
+    if master is not None or remote is not None:
+        return None
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession()
 
 
 def _session(

@@ -26,9 +26,8 @@ def general(error: Column) -> Column:
 
 
 def by_kind(letters: DataFrame) -> DataFrame:
-    """Deaths by topic, group, reason, kind of error, consumer and hour. ``letters`` may say ``standing``."""
-    if "standing" not in letters.columns:
-        letters = letters.withColumn("standing", f.lit(None).cast("boolean"))
+    """Deaths by topic, group, reason, kind of error, consumer and hour. ``letters`` say whether they are ``standing``
+    (``still_there``; null: nobody asked)."""
     return (
         letters.withColumn("error", general(f.coalesce("error", f.lit(""))))
         .withColumn("hour", f.date_trunc("hour", "died"))
@@ -82,15 +81,16 @@ def still_there(letters: DataFrame, there: dict[tuple[str, int], bytes]) -> Data
         from pyroaring import BitMap64
 
         known = {place: BitMap64.deserialize(content) for place, content in there.items()}
+        nothing = BitMap64()
         for record in records:
-            topics = record.column("dead_topic").to_pylist()
-            partitions = record.column("partition").to_pylist()
+            names = ("dead_topic", "partition")
+            places = list(zip(*[record.column(name).to_pylist() for name in names], strict=True))
             offsets = record.column("offset").to_pylist()
-            nothing = BitMap64()
-            stands = [
-                offset in known.get((topic, partition), nothing)
-                for topic, partition, offset in zip(topics, partitions, offsets, strict=True)
-            ]
+            if len(set(places)) == 1:  # as nearly always: the letters of a topic lie in one place
+                waiting = known.get(places[0], nothing)
+                stands = [offset in waiting for offset in offsets]
+            else:
+                stands = [offset in known.get(place, nothing) for place, offset in zip(places, offsets, strict=True)]
             yield record.append_column("standing", pa.array(stands, pa.bool_()))
 
     from pyspark.sql.types import BooleanType, StructField, StructType
