@@ -24,7 +24,7 @@ from headrace.broker.portions import Work, portioned
 from headrace.broker.redriving import Pending, Run, redriven
 from headrace.broker.scanning import scanned
 from headrace.broker.selection import check_where, content_test
-from headrace.delivery import Partition, Purge, Topic, span_of
+from headrace.delivery import FreeKey, Partition, Purge, Topic, span_of
 from headrace.delivery.burying import origin_of, without_marks
 from headrace.errors import InvalidArgument, UnknownTopic
 from headrace.limits import BROWSE_MESSAGES_MAX
@@ -160,12 +160,16 @@ class DeadLetters:
 
     @portioned
     def purge(self, topic: str, namespace: str = "default", where: Mapping[str, Any] | None = None) -> Work:
-        """Drop dead letters for good. {"dropped": how many}."""
+        """Drop dead letters for good. {"dropped": how many}. A key that was held by one of them goes on."""
         dropped = 0
         chosen = BitMap64()
+        keys: set[FreeKey] = set()
 
         def found(offset: int, batch: Batch, index: int, origin: Mapping[str, str]) -> bool:
             chosen.add(offset)
+            held = self._held(namespace, batch, index, origin)
+            if held is not None:
+                keys.add(held)
             return True
 
         def drop(partition: Partition) -> int:
@@ -174,6 +178,8 @@ class DeadLetters:
             only = {partition.pid: span_of(chosen.copy())}
             chosen.clear()
             count: int = self.broker.execute(Purge(partition.topic.tid, -1, only)).reply
+            while keys:
+                self.broker.execute(keys.pop())
             return count
 
         for partition in self._partitions(namespace, topic):
@@ -182,6 +188,17 @@ class DeadLetters:
                 yield wait
             dropped += drop(partition)
         return {"dropped": dropped}
+
+    def _held(self, namespace: str, batch: Batch, index: int, origin: Mapping[str, str]) -> FreeKey | None:
+        """What lets the successors of a dead letter go on, where they wait for somebody to deal with it."""
+        hashes = batch.key_hashes()
+        topic = self.core.state.by_name.get((namespace, origin.get("topic", "")))
+        group = topic.groups.get(origin.get("group", "")) if topic is not None else None
+        number = _number(origin.get("partition"))
+        if hashes is None or topic is None or group is None or number >= len(topic.partitions):
+            return None
+        pid = topic.partitions[number].pid
+        return FreeKey(group.gid, pid, hashes[index]) if hashes[index] in group.backlogs[pid].held_keys else None
 
     # -- finding them --------------------------------------------------------------------------------------------------
 

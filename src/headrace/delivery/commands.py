@@ -253,7 +253,7 @@ class Redrive(msgspec.Struct):
     keep: bool = False
 
 
-class FreeKey(msgspec.Struct):
+class FreeKey(msgspec.Struct, frozen=True):
     gid: int
     pid: int
     key_hash: int

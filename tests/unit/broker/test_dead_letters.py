@@ -137,6 +137,18 @@ def test_a_purge_drops_what_the_filter_says(world: World) -> None:
     assert values(world) == [b"c"]
 
 
+def test_a_purge_lets_the_key_go_on_that_its_dead_letter_held(world: World) -> None:
+    world.call("topic.create", topic="orders", settings={"on_dead": "hold"})
+    kill(world, [b"first"], key=b"ann")
+    kill(world, [b"other"], key=b"bob")
+    later = world.publish("orders", [Message(b"second", key=b"ann"), Message(b"third", key=b"bob")])
+    assert world.lease("orders", 10) == []
+    world.call("dlq.purge", topic="orders", where={"key_prefix": "ann"})
+    assert [each.batch.base_id for each in world.lease("orders", 10)] == later[:1]
+    world.call("dlq.purge", topic="orders")
+    assert len(world.lease("orders", 10)) == 1
+
+
 def test_one_that_was_consumed_and_acked_is_dealt_with(world: World) -> None:
     kill(world, [b"a", b"b"])
     world.settle("dlq/orders", world.lease("dlq/orders", 1), "ack")
