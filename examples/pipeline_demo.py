@@ -192,14 +192,15 @@ def reported(url: str, tables: Path, spark: Any, page_path: Path) -> Path:
     job("dead-letters", "dead-letters")
     again = {"where": "error LIKE '%warehouse%' OR error LIKE '%connection reset%'"}
     job("redrive", "redrive-dry-run", **again, dry_run=True)
-    job("redrive", "redrive", **again)
+    redriven = job("redrive", "redrive", **again).figures["redriven"]
     say("the warehouse is repaired; the workers take what came back")
     with workers(url, repaired=True):
         books = settled(url)
     job("dead-letters", "dead-letters-afterwards")
+    orders = books["published"] - redriven
     intro = (
-        f"{books['published']:,} orders, {books['acked']:,} acked in the end. Orders with an expired card stay dead;"
-        " what the warehouse and the network had failed was redriven and worked off."
+        f"{orders:,} orders, {books['acked']:,} acked in the end. Orders with an expired card stay dead; what the"
+        " warehouse and the network had failed was redriven and worked off."
     )
     page_path.write_text(page("Orders: from publish to redrive", reports, intro))
     say(f"the report: {page_path.as_uri()}")

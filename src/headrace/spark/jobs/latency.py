@@ -19,6 +19,8 @@ _STAGES: Final = {
 }
 _BOOKED: Final = ("delivered", "acked", "retried", "released", "dead", "expired")
 _SERIES_MAX: Final = 8
+_MINUTES_LEAST: Final = 3
+"""With fewer there is no line to draw."""
 
 
 def latency(run: Run) -> Report:
@@ -71,6 +73,14 @@ def _plots(report: Report, by_minute: Any) -> None:
     for stage, title in _STAGES.items():
         mine = {(row.topic, row.group, row.minute): row for row in rows if row.stage == stage}
         if not mine:
+            continue
+        if len(minutes) < _MINUTES_LEAST:
+            held = {
+                f"{topic} {group} {minute:%H:%M} {share}": float(row[f"{share}_ms"])
+                for (topic, group, minute), row in mine.items()
+                for share in ("p50", "p90", "p99")
+            }
+            report.plots.append((f"{title}, ms", bars(held)))
             continue
         series: dict[str, list[float | None]] = {}
         for topic, group in groups:
