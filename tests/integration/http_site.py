@@ -18,6 +18,7 @@ from headrace.clock import SystemClock
 from headrace.config import HttpConfig, ServerConfig
 from headrace.frontends import Authenticate, DoorSite, open_listener
 from headrace.frontends.http import HttpDoor
+from headrace.shard.core import Core
 
 
 @dataclass
@@ -123,10 +124,11 @@ async def http_site(
     http: HttpConfig | None = None,
     config: ServerConfig | None = None,
     connections_max: int = 1000,
+    core: Core | None = None,
     **site: Any,
 ) -> AsyncIterator[Site]:
-    """A door that accepts, and everything of it gone afterwards."""
-    broker = LoopBroker(Broker(open_core(":memory:", clock=SystemClock(), node_id=1)))
+    """A door that accepts, and everything of it gone afterwards; ``core``: a shard that is not in memory."""
+    broker = LoopBroker(Broker(core or open_core(":memory:", clock=SystemClock(), node_id=1)))
     listener = open_listener("127.0.0.1", 0, name="http")
     settings = config or ServerConfig(http=http or HttpConfig())
     door = HttpDoor(

@@ -139,6 +139,11 @@ async def test_what_a_settle_publishes_and_a_redrive_moves_needs_its_own_right(s
     answer = await site.client.post(f"{path}/redrive", json={"to": "users"}, headers=admin)
     assert answer.status_code == 403
     assert (await site.client.post(f"{path}/redrive", headers=admin)).json()["redriven"] == 1
+    again = f"{path}/groups/default/replay"
+    answer = await site.client.post(again, json={"where": {"outcome": "dead"}, "to": "users"}, headers=admin)
+    assert answer.status_code == 403
+    answer = await site.client.post(again, json={"where": {"outcome": "dead"}}, headers=admin)
+    assert answer.json()["matched"] == 1
 
 
 async def test_a_message_is_traced_by_who_may_consume_its_topic(site: Site, tokens: Tokens) -> None:

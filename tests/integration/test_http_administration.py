@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -160,6 +161,89 @@ async def test_a_group_is_made_changed_paused_moved_and_deleted(site: Site) -> N
 async def test_a_bad_group_is_refused(site: Site, path: str, body: Any, status: int, code: str, words: str) -> None:
     await site.publish("orders", "a")
     assert words in refused(await site.client.post(path, json=body), status, code)
+
+
+@pytest.mark.feature("N05")
+@pytest.mark.parametrize("space", ["/v1", "/v1/namespaces/team-a"])
+async def test_what_a_worker_acked_is_handed_out_once_more(site: Site, space: str) -> None:
+    path = f"{space}/topics/orders/groups/billing"
+    await call(site, "PUT", f"{space}/topics/orders", {})
+    await call(site, "POST", f"{space}/topics/orders/groups", {"group": "billing"}, 201)
+    messages = [{"value": str(i), "key": f"k{i}", "headers": {"region": "eu"}} for i in range(6)]
+    results = (await call(site, "POST", f"{space}/topics/orders/messages", {"messages": messages}))["results"]
+
+    async def lease(group: str = path, **order: Any) -> list[Any]:
+        return list((await call(site, "POST", f"{group}/lease", order))["deliveries"])
+
+    before = datetime.now(UTC).isoformat()
+    for consumer, count in (("id", 4), ("worker-2", 1)):
+        done = await lease(max=count, consumer=consumer)
+        await call(site, "POST", f"{path}/settle", {"ack": [one["receipt"] for one in done]})
+    [bad] = await lease(consumer="worker-2")
+    await call(site, "POST", f"{path}/settle", {"reject": [{"receipt": bad["receipt"], "error": "no such customer"}]})
+    assert await lease(max=10) == []
+
+    dry = await call(site, "POST", f"{path}/replay", {"where": {"consumer": "id"}, "dry_run": True})
+    assert dry == {
+        "topic": "orders",
+        "group": "billing",
+        "to": None,
+        "dry_run": True,
+        "matched": 4,
+        "redriven": 0,
+        "left": 0,
+        "by_consumer": {"id": 4},
+        "by_reason": {},
+        "by_partition": {"0": 4},
+        "sample": [one["id"] for one in results[:4]],
+    }
+    for where, count in (
+        ({}, 5),
+        ({"outcome": "dead"}, 1),
+        ({"outcome": "dead", "error": "no such"}, 1),
+        ({"outcome": "dead", "reason": "max_retries"}, 0),
+        ({"outcome": "delivered"}, 6),
+        ({"outcome": "dead", "min_attempts": 1}, 1),
+        ({"outcome": "dead", "min_attempts": 2}, 0),
+        ({"key_prefix": "k3"}, 1),
+        ({"header": "region"}, 5),
+        ({"header": {"region": "us"}}, 0),
+        ({"ids": [results[0]["id"], results[5]["id"]]}, 1),
+        ({"from_time": before}, 5),
+        ({"to_time": before}, 0),
+    ):
+        report = await call(site, "POST", f"{path}/replay", {"where": where, "dry_run": True})
+        assert (report["matched"], report["redriven"]) == (count, 0), where
+    assert await lease(max=10) == [], "until now that was only talk"
+
+    report = await call(site, "POST", f"{path}/replay", {"where": {"consumer": "id"}, "rate": 1000})
+    assert (report["matched"], report["redriven"], report["dry_run"]) == (4, 4, False)
+    again = await lease(max=10)
+    assert ([one["value"] for one in again], {one["attempt"] for one in again}) == (["0", "1", "2", "3"], {1})
+    report = await call(site, "POST", f"{path}/replay", {"where": {"consumer": "worker-2"}, "to": "repair"})
+    assert (report["redriven"], report["to"]) == (1, "repair")
+    assert [one["value"] for one in await lease(f"{space}/topics/repair/groups/default", max=10)] == ["4"]
+
+
+@pytest.mark.parametrize(
+    ("group", "order", "status", "code", "words"),
+    [
+        ("default", {"where": {"outcome": "happy"}}, 400, "invalid_argument", "'happy'"),
+        ("default", {"where": {"consumr": "x"}}, 400, "invalid_argument", "did you mean 'consumer'"),
+        ("default", {"where": {"min_attempts": 0}}, 400, "invalid_argument", "min_attempts"),
+        ("default", {"where": {"ids": ["x"]}}, 400, "invalid_argument", "x"),
+        ("default", {"where": {"from_time": "yesterday"}}, 400, "invalid_argument", "from_time"),
+        ("default", {"rate": 0}, 400, "invalid_argument", "rate"),
+        ("default", {"dryrun": True}, 400, "invalid_argument", "did you mean 'dry_run'"),
+        ("nobody", {}, 404, "unknown_group", "nobody"),
+    ],
+)
+async def test_a_bad_replay_is_refused(site: Site, group: str, order: Any, status: int, code: str, words: str) -> None:
+    await site.publish("orders", "a")
+    answer = await site.client.post(f"/v1/topics/orders/groups/{group}/replay", json=order)
+    assert words in refused(answer, status, code)
+    gone = await site.client.post("/v1/topics/nothing/groups/default/replay", json={})
+    refused(gone, 404, "unknown_topic")
 
 
 @pytest.mark.feature("N02")

@@ -7,13 +7,17 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pyarrow as pa
 import pytest
 
+import headrace
 from headrace import limits
+from headrace.broker.embedded import open_core
+from headrace.config import SealConfig
 from integration.http_site import Site, http_site, refused, until
 
 NDJSON = "application/x-ndjson"
@@ -99,6 +103,49 @@ async def test_an_empty_replay_is_an_empty_stream_with_a_schema(site: Site) -> N
     assert await lines(site, "") == []
 
 
+async def columns(site: Site, query: str) -> list[int]:
+    answer = await site.client.get(f"/v1/topics/orders/messages?{query}", headers={"accept": ARROW})
+    offsets: list[int] = pa.ipc.open_stream(answer.content).read_all()["offset"].to_pylist()
+    return offsets
+
+
+@pytest.mark.feature("F116", "F126")
+async def test_what_retention_let_go_of_is_read_from_the_archive(data_dir: Path) -> None:
+    archive = {"archive": str(data_dir / "archive"), "behind": "0B"}
+    with headrace.open(data_dir / "data", seal=archive) as hr:
+        orders = hr.topic("orders", retention_bytes="3KiB")
+        for half in range(2):
+            orders.publish_many([b"%d-%d" % (half, i) + b"x" * 300 for i in range(10)])
+            with orders.consumer() as consumer:
+                consumer.ack(consumer.receive(100))
+            hr.call("log.seal")
+        hr.call("log.seal")
+        assert [record.offset for record in orders.read()] == list(range(10, 20))
+    seal = SealConfig(archive=archive["archive"])
+    async with http_site(core=open_core(data_dir / "data", seal=seal)) as site:
+        assert [one["offset"] for one in await lines(site, "")] == list(range(10, 20))
+        assert [one["offset"] for one in await lines(site, "include_deleted=false")] == list(range(10, 20))
+        assert [one["offset"] for one in await lines(site, "include_deleted=true")] == list(range(20))
+        assert await columns(site, "") == list(range(10, 20))
+        assert await columns(site, "include_deleted=true") == list(range(20))
+        assert await columns(site, "include_deleted=true&from_offset=5&to_offset=12") == list(range(5, 12))
+        found: list[int] = []
+        query = "from_offset=0"
+        while query:  # page after page, over the end of the archive
+            path = f"/v1/namespaces/default/topics/orders/messages?limit=7&include_deleted=true&{query}"
+            page = (await site.client.get(path)).json()
+            found += [one["offset"] for one in page["messages"]]
+            going_on = page.get("next_offsets")
+            query = f"partition=0&from_offset={going_on['0']}" if going_on else ""
+        assert found == list(range(20))
+    async with http_site(core=open_core(data_dir / "data")) as site:
+        assert [one["offset"] for one in await lines(site, "")] == list(range(10, 20))
+        for accept in ("application/json", NDJSON, ARROW):
+            path = "/v1/topics/orders/messages?include_deleted=true"
+            answer = await site.client.get(path, headers={"accept": accept})
+            assert "has none configured" in refused(answer, 400, "invalid_argument")
+
+
 @pytest.mark.parametrize("state", ["ready", "scheduled", "leased", "dead"])
 async def test_a_group_is_looked_into_by_state(site: Site, state: str) -> None:
     await site.publish("orders", *["x"] * 4, {"value": "later", "delay": "1h"})
@@ -119,6 +166,9 @@ async def test_a_group_is_looked_into_by_state(site: Site, state: str) -> None:
         ("from_time=2026-01-01T00:00:00", "timezone"),
         ("partition=7", "partition"),
         ("state=ready&from_offset=1", "state"),
+        ("state=ready&include_deleted=true", "include_deleted"),
+        ("include_deleted=perhaps", "bool"),
+        ("include_deleted", "query"),
         ("state=lost", "state"),
         ("from_ofset=1", "did you mean 'from_offset'"),
         ("limit", "query"),

@@ -162,7 +162,7 @@ class _Chosen:
         self._event = OUTCOMES[outcome]
         self._where = where
         self._run = run
-        self._failures = where.get("min_attempts", 1) - 1
+        self._failures = max(0, where.get("min_attempts", 1) - 1)
         self._failed: dict[int, list[BitMap64]] = {}  # by partition: those that failed once, twice, …
 
     def take(self, columns: Columns) -> None:

@@ -102,6 +102,7 @@ def test_by_outcome(world: SealedWorld) -> None:
     assert matched(outcome="expired") == 1
     assert matched(outcome="delivered") == 4
     assert matched(outcome="delivered", consumer="w3") == 1
+    assert matched(outcome="dead", min_attempts=0) == 2  # any
     assert world.call("group.replay", topic="orders", where={"outcome": "dead", "min_attempts": 3})["redriven"] == 1
     assert values(world) == [b"dead"]
 

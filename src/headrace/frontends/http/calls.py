@@ -20,7 +20,7 @@ _SPANS: Final = frozenset({"publish_to_ack_ns"})
 _IDS: Final = frozenset({"id", "sample", "ids"})
 _BYTES: Final = frozenset({"key", "value", "dedup_id"})
 _WORDS: Final = frozenset({"until", "since"})
-_VERBATIM: Final = frozenset({"settings", "by_reason", "by_error", "by_group"})
+_VERBATIM: Final = frozenset({"settings", "by_reason", "by_error", "by_group", "by_consumer", "by_partition"})
 """Mappings whose names are the caller's, not ours."""
 
 

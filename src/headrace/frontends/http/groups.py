@@ -1,4 +1,4 @@
-"""Groups: making, looking, seeking, pausing; and the hot calls lease and settle."""
+"""Groups: making, looking, seeking, replaying, pausing; and the hot calls lease and settle."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from headrace.frontends.http.calls import spoken
 from headrace.frontends.http.messages import instant_ns
 from headrace.frontends.http.request import Request
 from headrace.frontends.http.routes import Route, namespaced
+from headrace.frontends.http.schedules import where_of
 
 __all__ = ["ROUTES", "start_of"]
 
@@ -72,6 +73,19 @@ async def seek_group(request: Request, given: shapes.Seek) -> Any:
     )
 
 
+async def replay_group(request: Request, given: shapes.ReplayOrder) -> Any:
+    return spoken(
+        await request.call(
+            "group.replay",
+            **_group(request),
+            where=where_of(given.where),
+            to=given.to,
+            rate=given.rate,
+            dry_run=given.dry_run,
+        )
+    )
+
+
 async def pause_group(request: Request, given: shapes.PauseOrder) -> Any:
     until_ns = instant_ns("until", given.until) if given.until is not None else 0
     return spoken(
@@ -114,6 +128,10 @@ ROUTES = namespaced(
         Route(
             method="POST", path=f"{_GROUP}/seek", summary="Start a group over", tag="groups", verb="admin",
             cold=seek_group, body=shapes.Seek, answer=shapes.GroupInfo,
+        ),
+        Route(
+            method="POST", path=f"{_GROUP}/replay", summary="Hand out once more what had an outcome", tag="groups",
+            verb="admin", cold=replay_group, body=shapes.ReplayOrder, answer=shapes.ReplayReport,
         ),
         Route(
             method="POST", path=f"{_GROUP}/pause", summary="Stop handing out", tag="groups", verb="admin",

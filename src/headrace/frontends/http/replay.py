@@ -51,8 +51,10 @@ async def messages(request: Request, given: shapes.MessagesQuery) -> Any:
 
 async def _browse(request: Request, given: shapes.MessagesQuery) -> Any:
     others = (given.from_offset, given.to_offset, given.from_time, given.to_time, given.partition)
-    if any(one is not None for one in others):
-        raise InvalidArgument("a look into a group (state, group) takes limit only; offsets and times are for a replay")
+    if given.include_deleted or any(one is not None for one in others):
+        raise InvalidArgument(
+            "a look into a group (state, group) takes limit only; offsets, times and include_deleted are for a replay"
+        )
     rows = await request.call(
         "browse",
         **_topic(request),
@@ -77,6 +79,7 @@ class Replay:
 
     def __init__(self, request: Request, given: shapes.MessagesQuery) -> None:
         self._request = request
+        self._names: dict[str, Any] = {**_topic(request), "include_deleted": given.include_deleted or None}
         self.partition = given.partition
         self.places: dict[int, tuple[int, int]] = {}
         """By partition: where to go on, and where it ends."""
@@ -105,7 +108,7 @@ class Replay:
                 await asyncio.sleep(0)
 
     async def _portion(self, **where: Any) -> AsyncIterator[tuple[int, Batch]]:
-        result, batches = await self._request.call("read", **_topic(self._request), limit=max(self.left, 1), **where)
+        result, batches = await self._request.call("read", **self._names, limit=max(self.left, 1), **where)
         number = 0
         for part in result["parts"]:
             partition, end = part["partition"], part["end_offset"]

@@ -60,18 +60,18 @@ async def move_scheduled(request: Request, given: shapes.MoveOrder) -> Any:
 # -- dead letters ------------------------------------------------------------------------------------------------------
 
 
-def where_of(given: shapes.Where | shapes.DeadQuery | None) -> dict[str, Any]:
+def where_of(given: shapes.Where | shapes.DeadQuery | shapes.ReplayWhere | None) -> dict[str, Any]:
     """A filter as the broker's calls take it."""
     if given is None:
         return {}
     where: dict[str, Any] = {
-        name: getattr(given, name)
-        for name in ("reason", "error", "group", "consumer", "min_attempts", "key_prefix", "header")
+        name: getattr(given, name, None)
+        for name in ("outcome", "reason", "error", "group", "consumer", "min_attempts", "key_prefix", "header")
     }
     if isinstance(given, shapes.DeadQuery) and given.header is not None and "=" in given.header:
         name, _, value = given.header.partition("=")
         where["header"] = {name: value}
-    if isinstance(given, shapes.Where) and given.ids is not None:
+    if isinstance(given, shapes.Where | shapes.ReplayWhere) and given.ids is not None:
         where["ids"] = [parse_id(one) for one in given.ids]
     for name in ("from_time", "to_time"):
         moment = getattr(given, name)

@@ -430,6 +430,9 @@ class MessagesQuery(Shape):
         | None
     ) = None
     group: Name | None = None
+    include_deleted: Annotated[
+        bool, Meta(description="Also what retention has let go of, as far as an archive has it.")
+    ] = False
     values: Annotated[Literal["auto", "base64"], Meta(description="base64: every value as value_base64.")] = "auto"
 
 
@@ -629,6 +632,48 @@ class RedriveReport(msgspec.Struct):
     by_reason: dict[str, int]
     by_error: dict[str, int]
     by_group: dict[str, int]
+    sample: list[Id]
+
+
+class ReplayWhere(Shape):
+    """Which messages, by what became of them in the group; all that is given must be so."""
+
+    outcome: Annotated[
+        Literal["acked", "failed", "dead", "expired", "delivered"], Meta(description="What became of them.")
+    ] = "acked"
+    consumer: Annotated[str | None, Meta(description="At whom.")] = None
+    reason: Annotated[str | None, Meta(description="What they failed or died of.")] = None
+    error: Annotated[str | None, Meta(description="A part of its error.")] = None
+    min_attempts: Annotated[int, Meta(ge=1, description="It was at least that attempt.")] | None = None
+    key_prefix: str | None = None
+    header: Annotated[str | dict[str, str], Meta(description="A name, or names with their values.")] | None = None
+    ids: Annotated[list[Id], Meta(max_length=limits.BROWSE_MESSAGES_MAX)] | None = None
+    from_time: Annotated[Instant, Meta(description="When it came to that.")] | None = None
+    to_time: Annotated[Instant, Meta(description="Not included.")] | None = None
+
+
+class ReplayOrder(Shape):
+    """Which, where to instead of the group, how fast, and whether to say only what would happen."""
+
+    where: ReplayWhere | None = None
+    to: Annotated[Name, Meta(description="Another topic; the group itself when left out.")] | None = None
+    rate: Annotated[float, Meta(gt=0, description="Messages a second.")] | None = None
+    dry_run: bool = False
+
+
+class ReplayReport(msgspec.Struct):
+    """What was handed out once more."""
+
+    topic: str
+    group: str
+    to: str | None
+    dry_run: bool
+    matched: int
+    redriven: int
+    left: Annotated[int, Meta(description="Retention has let go of them.")]
+    by_consumer: Annotated[dict[str, int], Meta(description="Events; a message may have several.")]
+    by_reason: Annotated[dict[str, int], Meta(description="Events; a message may have several.")]
+    by_partition: dict[PartitionNumber, int]
     sample: list[Id]
 
 
