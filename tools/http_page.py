@@ -144,7 +144,14 @@ def _forms() -> Iterator[str]:
             needed = " (needed)" if field in schema.get("required", ()) else ""
             default = inner.get("default")
             shown = f" Default `{json.dumps(default)}`." if default not in (None, "", [], {}) else ""
-            yield f"| `{field}` | {_type_of(inner)}{needed} | {inner.get('description', '')}{shown} |\n"
+            yield f"| `{field}` | {_type_of(inner)}{needed} | {_said(inner)}{shown} |\n"
+
+
+def _said(schema: dict[str, Any]) -> str:
+    """What a field is; of one that may be left out it stands with what it is otherwise."""
+    described = (one["description"] for one in (schema, *schema.get("anyOf", ())) if "description" in one)
+    found: str = next(described, "")
+    return found
 
 
 def _type_of(schema: dict[str, Any]) -> str:
@@ -181,7 +188,7 @@ def _kind_of_text(schema: dict[str, Any]) -> str:
         return "instant"
     if schema.get("contentEncoding") == "base64":
         return "base64"
-    if "span" in schema.get("description", ""):
+    if "ns|us" in schema.get("pattern", ""):
         return "span"
     most = schema.get("maxLength")
     return f"text, at most {most}" if most is not None else "text"

@@ -169,6 +169,10 @@ def test_the_document_has_every_route_and_nothing_else(client: httpx.Client) -> 
     assert len(names) == len(set(names))
     references = set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(document)))
     assert references <= set(document["components"]["schemas"])
+    parameters = document["paths"]["/v1/topics/{topic}/messages"]["get"]["parameters"]
+    [values] = [one for one in parameters if one["name"] == "values"]
+    form = document["components"]["schemas"]["MessagesQuery"]["properties"]["values"]
+    assert values["description"] == form["description"] != "", "what a field means stands in both"
 
 
 SURFACE = """

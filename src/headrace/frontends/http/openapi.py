@@ -147,13 +147,13 @@ def _parameters(schema: dict[str, Any], components: dict[str, Any]) -> list[dict
         if "anyOf" in field:
             rest = {key: value for key, value in field.items() if key not in ("anyOf", "default")}
             field = {**choices[0], **rest} if len(choices) == 1 else {**rest, "anyOf": choices}
-        description = field.pop("description", "") if isinstance(field, dict) else ""
+        description = field.get("description", "")
         found.append(
             {
                 "name": name,
                 "in": "query",
                 "required": name in needed,
-                "schema": {key: value for key, value in field.items() if value is not None},
+                "schema": {key: value for key, value in field.items() if key != "description" and value is not None},
                 **({"description": description} if description else {}),
             }
         )
