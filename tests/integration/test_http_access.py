@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from headrace.errors import HeadraceError
+import headrace
+from headrace.broker.embedded import open_core
+from headrace.errors import HeadraceError, NotAllowed
 from headrace.frontends.http.routes import Route
 from headrace.frontends.http.table import all_routes
+from headrace.log.cold import ColdLog
 from integration.access import GRANTS, Tokens, allowed
 from integration.http_site import Site, http_site
 from integration.native_peer import Peer, batch_of, scope_of
@@ -156,6 +161,54 @@ async def test_a_message_is_traced_by_who_may_consume_its_topic(site: Site, toke
         for other in (theirs["id"], "7"):
             answer = await site.client.get(f"/v1/messages/{other}/{what}", headers=consumer)
             assert answer.status_code == 403, "what he may not see and what is not there look the same"
+
+
+async def test_the_topic_of_a_sealed_message_is_looked_up_where_it_holds_nobody_up(
+    tokens: Tokens, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids: dict[str, list[int]] = {"orders/eu": [], "users": []}
+    with headrace.open(data_dir, seal={"behind": "0B"}) as hr:
+        for _ in range(3):  # so that by the files' bounds alone a message may be of either topic
+            for topic, mine in ids.items():
+                mine.append(hr.topic(topic).publish(b"x").id)
+        hr.call("log.seal")
+    looked: list[threading.Thread] = []
+    real = ColdLog.offset_of_id_in
+
+    def noting(self: ColdLog, *arguments: Any) -> int | None:
+        looked.append(threading.current_thread())
+        return real(self, *arguments)
+
+    monkeypatch.setattr(ColdLog, "offset_of_id_in", noting)
+    consumer = {"authorization": f"Bearer {tokens.good['consumer of orders']}"}
+    async with http_site(core=open_core(data_dir), authenticate=tokens.check) as site:
+        for topic, status in (("orders/eu", 200), ("users", 403)):
+            for what in ("trace", "explain"):
+                looked.clear()
+                answer = await site.client.get(f"/v1/messages/{ids[topic][1]}/{what}", headers=consumer)
+                assert answer.status_code == status, answer.text
+                assert looked
+                assert threading.current_thread() not in looked
+
+
+async def test_a_message_is_traced_natively_by_who_may_consume_its_topic(
+    tokens: Tokens, both: Mapping[str, str]
+) -> None:
+    root = await Peer.open(both["native"], token=tokens.good["root"])
+    consumer = await Peer.open(both["native"], token=tokens.good["consumer of orders"])
+    try:
+        found = {}
+        for topic in ("orders/eu", "users"):
+            published = await root.publish(topic, [b"x"])
+            found[topic] = published.places()[0][2]
+        for what in ("trace", "explain"):
+            assert (await consumer.call(what, id=found["orders/eu"]))["topic"] == "orders/eu"
+            for other in (found["users"], 7):
+                with pytest.raises(NotAllowed):
+                    await consumer.call(what, id=other)
+    finally:
+        await root.abandon()
+        await consumer.abandon()
 
 
 async def test_a_token_counts_for_each_request_of_a_connection(site: Site, tokens: Tokens) -> None:

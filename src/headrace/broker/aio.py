@@ -222,14 +222,24 @@ class LoopBroker:
         self.host.then(lambda: self.broker.settle(namespace, topic, group, order), callback)
 
     async def call(self, method: str, arguments: Mapping[str, Any]) -> Any:
-        result = await self.host.run(lambda: self.administration.call(method, arguments))
+        result = await self._through(lambda: self.administration.call(method, arguments))
+        if method == "topic.delete":
+            self._ready({*self._subscriptions, *self._polls})  # some of their groups are gone
+        return result
+
+    async def topic_of(self, namespace: str, message_id: int) -> str | None:
+        """The topic of a message; sealed files are looked into where they hold nobody up."""
+        topic: str | None = await self._through(lambda: self.administration.tracing.topic_of(message_id, namespace))
+        return topic
+
+    async def _through(self, operation: Callable[[], Done]) -> Any:
+        """Do an operation, and what it leaves to be done in portions, to its end."""
+        result = await self.host.run(operation)
         while isinstance(result, Portions):
             if result.aside is not None:
                 await self._loop.run_in_executor(None, result.run_aside)
             await asyncio.sleep(result.wait_ns / 1e9)  # of zero: the others have their turn
             result = await self.host.run(result.step)
-        if method == "topic.delete":
-            self._ready({*self._subscriptions, *self._polls})  # some of their groups are gone
         return result
 
     # -- pull --------------------------------------------------------------------------------------------------------

@@ -415,14 +415,6 @@ class Broker:
                     return pid, offset
         raise InvalidArgument(f"no message has the id {message_id}")
 
-    def topic_of(self, namespace: str, message_id: int) -> str | None:
-        """The topic of a message, where its place is known."""
-        try:
-            pid, _ = self.place_of(message_id, namespace)
-        except InvalidArgument:
-            return None
-        return self.core.state.partitions[pid].topic.name
-
     def scheduled(self, namespace: str, topic: str, ids: Sequence[int]) -> list[tuple[int, Span]]:
         """Ids as offsets by partition; ids that are not of this topic are passed over."""
         by_pid: dict[int, list[int]] = {}

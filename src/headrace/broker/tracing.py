@@ -107,6 +107,16 @@ class Tracing:
         info["links"] = _links(info["headers"])
         return info
 
+    @portioned
+    def topic_of(self, id: int, namespace: str) -> Work:
+        """The topic of a message, or None: not a call of its own, but what a door asks before it lets one through."""
+        try:
+            pid, _ = yield from self._place(id, namespace)
+        except InvalidArgument:
+            return None
+        partition = self.core.state.partitions.get(pid)
+        return partition.topic.name if partition is not None else None
+
     def _place(self, message_id: int, namespace: str | None) -> Place:
         """(pid, offset) of a message. Whoever is in the journal is found at once; files are looked into aside."""
         core = self.core

@@ -8,7 +8,7 @@ is raised. Before each call it asks ``guard(principal, verb, namespace, topic)``
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Literal, Protocol, TypeAlias, get_args
 
 from headrace.errors import HeadraceError
@@ -47,11 +47,11 @@ def guard(principal: Principal | None, verb: Verb, namespace: str, topic: str) -
             raise refusal
 
 
-def guard_call(
+async def guard_call(
     principal: Principal | None,
     method: str,
     arguments: Mapping[str, Any],
-    topic_of: Callable[[str, int], str | None],
+    topic_of: Callable[[str, int], Awaitable[str | None]],
 ) -> None:
     """``guard`` for an administrative call. ``topic_of(namespace, id)``: the topic of a message that is named by id.
 
@@ -64,7 +64,7 @@ def guard_call(
     topic = arguments.get("topic") or ""
     number = arguments.get("id")
     if not topic and type(number) is int:
-        topic = topic_of(namespace, number) or ""
+        topic = await topic_of(namespace, number) or ""
     guard(principal, verb_of(method), namespace, str(topic))
     if arguments.get("to"):
         guard(principal, "publish", namespace, str(arguments["to"]))

@@ -227,35 +227,35 @@ def test_a_filter_must_lie_inside_what_is_allowed(site: Site) -> None:
         assert isinstance(may("consume", "default", outside), NotAllowed), outside
 
 
-def test_calls_need_the_right_for_what_they_touch(site: Site) -> None:
-    def topic_of(namespace: str, message_id: int) -> str | None:
+async def test_calls_need_the_right_for_what_they_touch(site: Site) -> None:
+    async def topic_of(namespace: str, message_id: int) -> str | None:
         return "orders/eu" if (namespace, message_id) == ("default", 7) else None
 
-    def may(grants: Any, method: str, **arguments: Any) -> bool:
+    async def may(grants: Any, method: str, **arguments: Any) -> bool:
         principal = site.check(site.token(grants=grants), "default")
         try:
-            guard_call(principal, method, {"namespace": "default", **arguments}, topic_of)
+            await guard_call(principal, method, {"namespace": "default", **arguments}, topic_of)
         except NotAllowed:
             return False
         return True
 
     admin = [{"verbs": ["admin"], "topics": ["orders/#"]}]
-    assert may(CONSUME, "browse", topic="orders/eu")
-    assert may(CONSUME, "trace", id=7)
-    assert not may(CONSUME, "trace", id=8)
-    assert not may(CONSUME, "topic.delete", topic="orders/eu")
-    assert may(admin, "topic.delete", topic="orders/eu")
-    assert not may(admin, "topic.delete", topic="users")
-    assert not may(CONSUME, "topic.list")
-    assert may([{"verbs": ["consume"]}], "topic.list")
-    assert not may([{"verbs": ["consume"]}], "topic.list", namespace=None)
-    assert may([{"verbs": ["consume"], "namespaces": ["*", "default"]}], "topic.list", namespace=None)
-    assert may(admin, "dlq.redrive", topic="orders/eu")
-    assert not may(admin, "dlq.redrive", topic="orders/eu", to="orders/us")
+    assert await may(CONSUME, "browse", topic="orders/eu")
+    assert await may(CONSUME, "trace", id=7)
+    assert not await may(CONSUME, "trace", id=8)
+    assert not await may(CONSUME, "topic.delete", topic="orders/eu")
+    assert await may(admin, "topic.delete", topic="orders/eu")
+    assert not await may(admin, "topic.delete", topic="users")
+    assert not await may(CONSUME, "topic.list")
+    assert await may([{"verbs": ["consume"]}], "topic.list")
+    assert not await may([{"verbs": ["consume"]}], "topic.list", namespace=None)
+    assert await may([{"verbs": ["consume"], "namespaces": ["*", "default"]}], "topic.list", namespace=None)
+    assert await may(admin, "dlq.redrive", topic="orders/eu")
+    assert not await may(admin, "dlq.redrive", topic="orders/eu", to="orders/us")
     both = [{"verbs": ["admin", "publish"], "topics": ["orders/#"]}]
-    assert may(both, "dlq.redrive", topic="orders/eu", to="orders/us")
-    assert not may(both, "dlq.redrive", topic="orders/eu", to="users")
-    assert not may(admin, "call.nobody.knows", topic="users")
+    assert await may(both, "dlq.redrive", topic="orders/eu", to="orders/us")
+    assert not await may(both, "dlq.redrive", topic="orders/eu", to="users")
+    assert not await may(admin, "call.nobody.knows", topic="users")
 
 
 def test_keys_are_exchanged_without_a_restart(site: Site) -> None:

@@ -27,7 +27,6 @@ from headrace.frontends.http.request import Request
 from headrace.frontends.http.routes import EVERYWHERE, Route, Routes
 from headrace.frontends.http.table import all_routes
 from headrace.frontends.listening import spelled
-from headrace.ids import parse_id
 from headrace.names import DEFAULT_NAMESPACE
 
 __all__ = ["HttpDoor"]
@@ -218,13 +217,13 @@ class HttpDoor:
             return
         if route.inside:
             request.identify()
+        elif "id" in names and "topic" not in names and self.site.authenticate is not None:
+            # The message's topic may have to be looked up in a file: the call does that, and asks whether he may.
+            request.principal = self.site.authenticate(request.token, namespace)
         elif route.everywhere:
             request.authorise(route.verb, EVERYWHERE, "")
         else:
-            topic = names.get("topic", "")
-            if not topic and "id" in names:
-                topic = self.broker.broker.topic_of(namespace, parse_id(names["id"])) or ""
-            request.authorise(route.verb, namespace, topic)
+            request.authorise(route.verb, namespace, names.get("topic", ""))
 
     def _is_offered(self, request: Request, upgrade: bytes) -> bool:
         path = request.path.decode("latin-1")

@@ -112,7 +112,7 @@ class Request:
         broker = self.door.broker
         if self.principal is None and self.door.site.authenticate is not None:
             raise NotAllowed(f"nobody has asked whether the caller may do {method}")
-        guard_call(self.principal, method, given, broker.broker.topic_of)
+        await guard_call(self.principal, method, given, broker.topic_of)
         return await broker.call(method, given)
 
     # -- answering -----------------------------------------------------------------------------------------------------

@@ -547,7 +547,6 @@ class NativeConnection(asyncio.Protocol):
         arguments = native.unpack(packet.arguments, dict[str, Any])
         method = packet.method
         arguments = {"namespace": self.namespace, **arguments}
-        guard_call(self.principal, method, arguments, self._broker.broker.topic_of)
         attachments = [bytes(attachment) for attachment in packet.attachments]
         if attachments:
             arguments["attachments"] = attachments
@@ -562,6 +561,7 @@ class NativeConnection(asyncio.Protocol):
 
     async def _run_call(self, correlation: int, method: str, arguments: dict[str, Any]) -> None:
         try:
+            await guard_call(self.principal, method, arguments, self._broker.topic_of)
             reply = await self._broker.call(method, arguments)
             batches: Sequence[Batch] = ()
             if isinstance(reply, tuple):
