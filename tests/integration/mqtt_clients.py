@@ -1,7 +1,7 @@
 """Clients that others made, behind one face: connect, subscribe, publish, take messages, be cut off.
 
 Which of them are there is asked of the machine: paho, aiomqtt and gmqtt come with the test extra; mqtt.js needs node
-and the package (``HEADRACE_NODE_MODULES`` or a global one); mosquitto_pub and mosquitto_sub are a Debian package.
+and the package (``MQTT_JS_NODE_MODULES`` or a global one); mosquitto_pub and mosquitto_sub are a Debian package.
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ def node_modules() -> str | None:
     """Where mqtt.js is."""
     if shutil.which("node") is None or shutil.which("npm") is None:
         return None
-    candidates = [os.environ.get("HEADRACE_NODE_MODULES", "")]
+    candidates = [os.environ.get("MQTT_JS_NODE_MODULES", "")]
     found = subprocess.run(["npm", "root", "-g"], capture_output=True, text=True, check=False)
     candidates.append(found.stdout.strip())
     return next((place for place in candidates if place and (Path(place) / "mqtt").is_dir()), None)
