@@ -29,7 +29,6 @@ from headrace.limits import (
     COMMIT_HERE_NS_MAX,
     PENDING_REPLIES_HIGH,
     PENDING_REPLIES_MAX,
-    SECOND_NS,
     UNDURABLE_BYTES_HIGH,
     UNDURABLE_BYTES_MAX,
 )
@@ -169,13 +168,14 @@ class LoopHost:
 
     def _commit_here(self) -> None:
         journal = self.core.journal
-        began = self._loop.time()
+        now_ns = self.core.clock.now_ns  # the loop's own clock counts whole milliseconds
+        began_ns = now_ns()
         self._committing_here = True
         try:
             journal.wait_durable(journal.end_position)
         finally:
             self._committing_here = False
-        if self._loop.time() - began > COMMIT_HERE_NS_MAX / SECOND_NS:
+        if now_ns() - began_ns > COMMIT_HERE_NS_MAX:
             self._rounds_elsewhere = COMMIT_ELSEWHERE_ROUNDS
         self._durable(None)
 

@@ -10,10 +10,11 @@ import pytest
 
 from headrace import delivery as d
 from headrace.batch import Message, encode, encode_columns
-from headrace.clock import SystemClock
+from headrace.clock import ManualClock, SystemClock
 from headrace.config import TopicConfig
 from headrace.errors import Closed, HeadraceError, Overloaded, StorageFailed, UnknownTopic
 from headrace.shard import Core, core, loop
+from headrace.shard.core import SteadyClock
 from headrace.shard.loop import LoopHost
 from unit.shard.held_journal import PATIENCE_S, HeldJournal
 
@@ -96,6 +97,22 @@ async def test_a_lone_small_reply_is_committed_in_the_loop(place: Place, monkeyp
     place.journal.holding = False
     assert (await asyncio.wait_for(place.publish(), PATIENCE_S)).base_offset == 0
     assert place.journal.durable_position == place.journal.end_position
+
+
+@pytest.mark.parametrize(("sync_ns", "elsewhere"), [(MS * 9 // 10, 0), (MS * 11 // 10, loop.COMMIT_ELSEWHERE_ROUNDS)])
+async def test_a_slow_sync_and_only_that_sends_the_next_rounds_to_the_thread(
+    place: Place, monkeypatch: pytest.MonkeyPatch, sync_ns: int, elsewhere: int
+) -> None:
+    monkeypatch.setattr(loop, "COMMIT_HERE_BYTES_MAX", 1 << 20)
+    clock, journal, handed = ManualClock(), place.journal, []
+    place.core.clock = SteadyClock(clock, 0)
+    journal.holding = False
+    wait_durable, commit_soon = journal.wait_durable, journal.commit_soon
+    monkeypatch.setattr(journal, "wait_durable", lambda at: (clock.advance(sync_ns), wait_durable(at)))
+    monkeypatch.setattr(journal, "commit_soon", lambda: (handed.append(1), commit_soon(), place.host._durable(None)))
+    for _ in range(1 + loop.COMMIT_ELSEWHERE_ROUNDS):
+        await asyncio.wait_for(place.publish(), PATIENCE_S)
+    assert len(handed) == elsewhere
 
 
 async def test_a_refusal_is_raised_and_an_answer_of_nothing_waits_for_nothing(place: Place) -> None:
