@@ -78,7 +78,7 @@ def consume(machine: Machine) -> dict[str, Figure]:
     seconds = SECONDS / 10 if machine.short else SECONDS
     with machine.directory() as directory, serving(directory / "data", "http") as server:
         address = server.address()
-        load(address, "publish", 8, seconds * 4, 1000)
+        load(address, "publish", 8, seconds * 2, 1000)  # more than is consumed, less than max_depth
         rate, each_us, note = rounds(server, "consume", 8, seconds / 2, 100)
         server.stop()
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -88,8 +89,9 @@ def test_the_tour_works_as_it_is_pasted(site: Site) -> None:
             said = site.type("bash", "-euo", "pipefail", "-c", site.here(text))
             assert said.strip()
     assert kinds == ["sh", "text", "sh", "python", "sh", "sh", "python"]
-    counts = site.type("headrace", "group", "show", "emails", "mailers", "--json")
-    assert '"acked":10000' in counts
+    counts = json.loads(site.type("headrace", "group", "show", "emails", "mailers", "--json"))
+    assert counts["acked"] > 0
+    assert (counts["acked"] + counts["ready"], counts["leased"]) == (10_000, 0)  # it stops at the last of one partition
 
 
 def test_the_commands_it_names_are_targets_of_make() -> None:

@@ -114,17 +114,18 @@ def _consume(broker: Broker, topic: str, group: str, limit: int | None, shape: S
             prefetch=min(_RECEIVE_MAX, limit or _RECEIVE_MAX),
         )
     printer = _Printer(consumer, shape, how["verb"], how["error"])
-    try:
-        with Progress("consumed", shown=None if _piped() else False) as progress:
-            while limit is None or printer.printed < limit:
-                most = _RECEIVE_MAX if limit is None else min(_RECEIVE_MAX, limit - printer.printed)
-                leased = _receive(broker, consumer, most, None if how["follow"] else how["wait"])
-                if not leased:
-                    break
-                printer.print(leased)
-                progress.at(printer.printed)
-    finally:
-        printer.end()
+    with broker.deferring():
+        try:
+            with Progress("consumed", shown=None if _piped() else False) as progress:
+                while limit is None or printer.printed < limit:
+                    most = _RECEIVE_MAX if limit is None else min(_RECEIVE_MAX, limit - printer.printed)
+                    leased = _receive(broker, consumer, most, None if how["follow"] else how["wait"])
+                    if not leased:
+                        break
+                    printer.print(leased)
+                    progress.at(printer.printed)
+        finally:
+            printer.end()
 
 
 def _piped() -> bool:

@@ -93,10 +93,23 @@ class Broker:
             raise KeyboardInterrupt
 
     def interrupt(self, _number: int, _frame: FrameType | None) -> None:
-        """The signal's handler while this process is the broker."""
+        """The signal's handler while an operation must not be cut in two; a second one does not wait."""
         if self._interrupted:
             os._exit(_INTERRUPTED)
         self._interrupted = True
+
+    @contextmanager
+    def deferring(self) -> Iterator[None]:
+        """Around work whose steps belong together (printing a message and acking it): Ctrl-C waits for ``pause``."""
+        if self.embedded or threading.current_thread() is not threading.main_thread():
+            yield  # where this process is the broker it is so all the time
+            return
+        kept = signal.signal(signal.SIGINT, self.interrupt)
+        try:
+            yield
+            self.pause()
+        finally:
+            signal.signal(signal.SIGINT, kept)
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
