@@ -344,8 +344,6 @@ def _sentence(reason: Reason, other_id: int | None) -> str:
             return f"order is by partition, and message {other_id} before it waits for its retry{until}"
         case "handover":
             return f"its partition is being handed over; consumer {reason.consumer!r} still holds messages of it"
-        case "owner":
-            return f"its partition belongs to consumer {reason.consumer!r}"
     return _SENTENCES.get(reason.code, reason.code)
 
 

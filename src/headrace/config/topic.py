@@ -57,7 +57,7 @@ WEBHOOK = Text("an http:// or https:// address", empty=True, check=check_webhook
 class RetryConfig(msgspec.Struct, frozen=True, kw_only=True):
     """When and how often a failed message comes back."""
 
-    max_retries: Annotated[int, Setting(MAX_RETRIES, "", "failed attempts before a message is dead")] = 10
+    max_retries: Annotated[int, Setting(MAX_RETRIES, "", "times a message is tried again before it is dead")] = 10
     initial_backoff_ns: Annotated[int, Setting(BACKOFF, "initial_backoff", "wait after the first failure")] = (
         5 * SECOND_NS
     )

@@ -39,7 +39,6 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
     in_flight       count                       the same for max_in_flight
     retry_before    until_ns, offset            order is by partition, and a retry of it waits
     handover        consumer                    its partition's former owner still holds leases
-    owner           consumer                    its partition belongs to this consumer
     no_owner                                    nobody owns its partition
     no_consumer                                 nobody asks for messages
     next                                        nothing stands in the way

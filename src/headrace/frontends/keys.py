@@ -14,7 +14,6 @@ a path, a query or an address.
 from __future__ import annotations
 
 import base64
-import os
 import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from typing import Any, Final
 import msgspec
 
 from headrace.errors import InvalidArgument
+from headrace.frontends.private_file import save_private
 from headrace.limits import KEY_FILE_BYTES_MAX, KEY_ID_CHARACTERS_MAX, KEYS_MAX, RSA_BITS_MIN, SECRET_BYTES_MIN
 
 __all__ = ["ALGORITHMS", "Key", "KeySet", "load_keys", "make_key", "public_set", "save_keys"]
@@ -153,18 +153,7 @@ def save_keys(path: str | Path, new: Mapping[str, Any]) -> int:
     entries = _read(target) if target.exists() else []
     entries = [*entries, dict(new)]
     list(_keys_of(entries, str(path)))
-    content = msgspec.json.format(msgspec.json.encode({"keys": entries}), indent=2) + b"\n"
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-    try:
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(target)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise InvalidArgument(f"key file {path}: {error.strerror}") from None
+    save_private(target, {"keys": entries}, "key file")
     return len(entries)
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import os
 import secrets
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -28,6 +27,7 @@ import msgspec
 
 from headrace.clock import Clock, SystemClock
 from headrace.errors import InvalidArgument, Unauthenticated
+from headrace.frontends.private_file import save_private
 from headrace.frontends.tokens import Grant, TokenPrincipal, grants_of
 from headrace.limits import (
     MQTT_PASSWORDS_REMEMBERED_MAX,
@@ -241,16 +241,5 @@ def remove_user(path: str | Path, name: str) -> int:
 
 
 def _save(target: Path, entries: list[Any]) -> int:
-    content = msgspec.json.format(msgspec.json.encode({"users": entries}), indent=2) + b"\n"
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-    try:
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(target)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise InvalidArgument(f"password file {target}: {error.strerror}") from None
+    save_private(target, {"users": entries}, "password file")
     return len(entries)
