@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import headrace
 from headrace.batch import Message
 from headrace.spark import read as hybrid
 from spark.conftest import World
@@ -210,3 +211,13 @@ def test_a_mistake_is_named_with_the_nearest_that_exists(spark: Any, read: Read,
         read(subscribe=topic, columns="valu")
     with pytest.raises(Exception, match="leave schema"):
         spark.read.format("headrace").schema("value binary").options(server=world.url, subscribe=topic).load().count()
+
+
+def test_a_namespace_is_read_from_alone(read: Read, world: World) -> None:
+    topic = world.topic("twice")
+    world.publish(topic, [b"mine"])
+    with headrace.connect(world.url, namespace="others") as others:
+        others.topic(topic).publish(b"theirs")
+    assert values(read(subscribe=topic)) == [b"mine"]
+    [row] = read(subscribe=topic, namespace="others").collect()
+    assert (bytes(row.value), row.namespace) == (b"theirs", "others")
