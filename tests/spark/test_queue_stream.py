@@ -101,3 +101,12 @@ def test_two_queries_share_a_group_as_consumers_do(stream: Stream, drain: Drain,
     assert len(other) == 5
     assert sorted(found.values + other) == numbered(0, 20)
     assert world.books(topic, "workers")["acked"] == 20
+
+
+def test_a_batch_is_leased_for_as_long_as_is_asked(stream: Stream, drain: Drain, world: World) -> None:
+    topic = world.topic()
+    world.publish(topic, [b"long work"])
+    found = drain(stream(subscribe=topic, view="queue", groupId="workers", lease="90s"))
+    events = world.call("trace", id=found.rows[0].id)["events"]
+    [granted] = [event for event in events if event["event"] == "DELIVERED"]
+    assert granted["until_ns"] - granted["at_ns"] == pytest.approx(90 * 10**9, abs=10**9)
