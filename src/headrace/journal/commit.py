@@ -103,7 +103,7 @@ class GroupCommit:
             if failure is not None and not told:
                 self.failure = failure
             self._done.notify_all()
-            if self._thread is not None:
+            if self._wanted > durable_position:
                 self._work.notify()
             released, self._tasks = self._split_tasks()
         self._release(released, self.failure)
