@@ -52,11 +52,13 @@ def encode_single() -> Figures:
     message = Message(VALUE)
     return {
         "workload": "batch_encode_one",
-        "us": _us(lambda: encode_one(VALUE), 5000),
-        "us_with_key": _us(lambda: encode_one(VALUE, key=b"customer-17"), 5000),
-        "us_from_message": _us(lambda: encode([message]), 5000),
+        "us": _us(lambda: encode_one(VALUE).buffers(), 5000),
+        "us_with_key": _us(lambda: encode_one(VALUE, key=b"customer-17").buffers(), 5000),
+        "us_from_message": _us(lambda: encode([message]).buffers(), 5000),
         "us_with_everything": _us(
-            lambda: encode_one(VALUE, key=b"k", headers={"a": "b"}, priority=1, delay_ns=5, ttl_ns=9, dedup_id=b"d"),
+            lambda: encode_one(
+                VALUE, key=b"k", headers={"a": "b"}, priority=1, delay_ns=5, ttl_ns=9, dedup_id=b"d"
+            ).buffers(),
             2000,
         ),
         "overhead_bytes": encode_one(VALUE).size_bytes - len(VALUE),
@@ -71,9 +73,9 @@ def encode_many() -> Figures:
     keyed = [Message(value, key) for value, key in zip(values, keys, strict=True)]
     return {
         "workload": "batch_encode_1000",
-        "us_per_message": _us(lambda: encode(messages), 50) / MANY,
-        "us_per_message_keyed": _us(lambda: encode(keyed), 50) / MANY,
-        "us_per_message_from_columns": _us(lambda: encode_columns(values), 100) / MANY,
+        "us_per_message": _us(lambda: encode(messages).buffers(), 50) / MANY,
+        "us_per_message_keyed": _us(lambda: encode(keyed).buffers(), 50) / MANY,
+        "us_per_message_from_columns": _us(lambda: encode_columns(values).buffers(), 100) / MANY,
         "overhead_bytes_per_message": encode(messages).size_bytes / MANY - len(VALUE),
         "overhead_bytes_per_message_keyed": (encode(keyed).size_bytes - sum(map(len, keys))) / MANY - len(VALUE),
     }
@@ -136,7 +138,7 @@ def arrow() -> Figures:
         "us_to_arrow_4096": _us(most.to_arrow, 2000),
         "us_to_arrow_keys_with_gaps": _us(gaps.to_arrow, 1000),
         "us_to_arrow_every_column": _us(full.to_arrow, 1000),
-        "us_per_message_from_arrow": _us(lambda: encode_arrow(table), 100) / MANY,
+        "us_per_message_from_arrow": _us(lambda: encode_arrow(table).buffers(), 100) / MANY,
     }
 
 

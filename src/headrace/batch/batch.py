@@ -3,6 +3,13 @@
 `_head`, `_body` and `_tail` concatenated are exactly the encoded batch (`layout` draws it). A stamp replaces the head,
 and the tail when a delay became an instant; the body, where the values are, is shared by every batch made that way. A
 batch is never changed once it is made: every operation returns another one.
+
+Two things are put off until somebody asks. A head whose fields are all known need not be written: what is encoded in
+the process that stamps it never needs an unstamped one. And `_crc`, the checksum of BODY and TAIL where it was once
+worked out, makes every later head cost its own few bytes only, whatever the size of the values.
+
+A batch is a struct without a place in the garbage collector's lists: millions of them lie in a log's tail, and nothing
+that a batch refers to refers back.
 """
 
 from __future__ import annotations
@@ -11,10 +18,11 @@ from array import array
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from xxhash import xxh3_64_intdigest
 
 from headrace.batch import check, layout
-from headrace.batch.columns import Columns, check_count, head, raised, rebased, table
+from headrace.batch.columns import Columns, check_count, head_of, raised, rebased, table, too_large
 from headrace.batch.message import MessageView
 from headrace.errors import InvalidArgument, PayloadTooLarge
 from headrace.limits import BATCH_BYTES_MAX, TIME_NS_MAX
@@ -26,10 +34,17 @@ if TYPE_CHECKING:
 
     from headrace.batch.message import Message
 
-_UNSTAMPED: Final = (0, 0, 0)
+UNSTAMPED: Final = (0, 0, 0)
+NO_PRODUCER: Final = (0, 0)
+NO_CRC: Final = -1
+_MAGIC: Final = layout.MAGIC
+_VERSION: Final = layout.VERSION
+_pack_head: Final = layout.HEAD.pack
+_pack_crc: Final = layout.CRC.pack
+_extend: Final = layout.crc_extend
 
 
-class Batch:
+class Batch(msgspec.Struct, gc=False, eq=False):
     """Messages side by side, in one buffer. Made by `encode`, `Batch.decode` or `Batch.trusted`, never by hand.
 
     >>> from headrace.batch import Message, encode
@@ -39,44 +54,21 @@ class Batch:
     [(100, None, b'a'), (101, b'k', b'b')]
     """
 
-    __slots__ = (
-        "_body",
-        "_ends",
-        "_found",
-        "_hashes",
-        "_head",
-        "_tail",
-        "append_time_ns",
-        "base_id",
-        "base_offset",
-        "columns",
-        "count",
-        "producer_id",
-        "producer_seq",
-        "size_bytes",
-    )
-
-    def __init__(
-        self,
-        head: bytes,
-        body: bytes | memoryview,
-        tail: bytes | memoryview,
-        columns: int,
-        count: int,
-        stamp: tuple[int, int, int],
-        producer: tuple[int, int] | None,
-    ) -> None:
-        self._head = head
-        self._body = body
-        self._tail = tail
-        self._found: layout.Places | None = None
-        self._ends: memoryview | None = None
-        self._hashes: array[int] | None = None
-        self.columns = columns
-        self.count = count
-        self.base_offset, self.base_id, self.append_time_ns = stamp
-        self.producer_id, self.producer_seq = producer or (0, 0)
-        self.size_bytes = len(head) + len(body) + len(tail)
+    _head: bytes | None
+    _body: bytes | memoryview
+    _tail: bytes | memoryview
+    _crc: int  # of BODY and TAIL; NO_CRC where nobody has worked it out
+    columns: int
+    count: int
+    size_bytes: int
+    base_offset: int = 0
+    base_id: int = 0
+    append_time_ns: int = 0
+    producer_id: int = 0
+    producer_seq: int = 0
+    _found: layout.Places | None = None
+    _ends: memoryview | None = None
+    _hashes: array[int] | None = None
 
     # -- in and out ----------------------------------------------------------------------------------------------------
 
@@ -94,10 +86,9 @@ class Batch:
         front = view[:head_size].tobytes()
         body = view[head_size:tail_at].tobytes()
         tail = view[tail_at:].tobytes()
-        check.checksum(front, body, tail)
-        batch = Batch(front, body, tail, columns, count, stamp, producer)
-        batch._found = check.columns(columns, count, stamp, body, tail, limits)
-        return batch
+        crc = check.checksum(front, body, tail)
+        found = check.columns(columns, count, stamp, body, tail, limits)
+        return Batch(front, body, tail, crc, columns, count, length, *stamp, *producer, found)
 
     @staticmethod
     def trusted(buffer: bytes | memoryview) -> Batch:
@@ -116,13 +107,12 @@ class Batch:
             raise check.wrong_length(length, size)
         stamp = (base_offset, base_id, time)
         if not columns & _TIMES_OR_PRODUCER:
-            return Batch(bytes(view[:_HEAD_BYTES]), view[_HEAD_BYTES:], b"", columns, count, stamp, None)
+            return Batch(bytes(view[:_HEAD_BYTES]), view[_HEAD_BYTES:], b"", NO_CRC, columns, count, length, *stamp)
         at = layout.head_bytes(columns)
         tail_at = length - layout.tail_bytes(columns, count)
-        producer = None
-        if columns & layout.PRODUCER:
-            producer = layout.PAIR.unpack_from(view, layout.HEAD.size)
-        return Batch(bytes(view[:at]), view[at:tail_at], view[tail_at:], columns, count, stamp, producer)
+        producer = layout.PAIR.unpack_from(view, layout.HEAD.size) if columns & layout.PRODUCER else NO_PRODUCER
+        pieces = bytes(view[:at]), view[at:tail_at], view[tail_at:]
+        return Batch(*pieces, NO_CRC, columns, count, length, *stamp, *producer)
 
     def verify(self, limits: check.BatchLimits = check.HIGHEST_LIMITS) -> None:
         """Check every column as `decode` does, of a batch that is already in memory; the checksum is not looked at."""
@@ -132,9 +122,18 @@ class Batch:
 
     def buffers(self) -> list[bytes | memoryview]:
         """The pieces whose concatenation is the encoded batch."""
+        head = self._head or self._written_head()
         if self._tail:
-            return [self._head, self._body, self._tail]
-        return [self._head, self._body]
+            return [head, self._body, self._tail]
+        return [head, self._body]
+
+    def _written_head(self) -> bytes:
+        """The head, written now."""
+        crc = self._crc if self._crc != NO_CRC else self._summed()
+        stamp = (self.base_offset, self.base_id, self.append_time_ns)
+        producer = (self.producer_id, self.producer_seq)
+        head = self._head = head_of(self.columns, self.count, self.size_bytes, stamp, producer, crc)
+        return head
 
     def to_bytes(self) -> bytes:
         """The encoded batch in one piece."""
@@ -151,32 +150,50 @@ class Batch:
                 f"stamp({base_offset}, {base_id}, {append_time_ns}): offset and id must be within 0..{highest}, "
                 f"the time within 1..{TIME_NS_MAX}"
             )
-        old = self._head
-        at = layout.STAMP_AT
-        stamp = layout.STAMP.pack(base_offset, base_id, append_time_ns)
-        producer = columns & layout.PRODUCER
-        front = old[:at] + stamp + old[at + 24 : -4]
-        crc = layout.CRC.unpack_from(old, len(old) - 4)[0]
-        tail: bytes | memoryview = self._tail
+        crc = self._crc
+        if crc == NO_CRC:
+            crc = self._summed()
+        tail = self._tail
         if tail:
-            tail = self._resolved(append_time_ns)
-        if tail is self._tail:
-            crc = layout.crc_restamped(crc, old[at : at + 24], stamp, producer != 0)
-        else:
-            crc = layout.crc_patched(crc, b"".join((self._tail, old[:-4])), b"".join((tail, front)))
-        batch = Batch(
-            front + layout.CRC.pack(crc),
+            resolved = self._resolved(append_time_ns)
+            crc = layout.crc_patched(crc, tail, resolved)
+            tail = resolved
+        if columns & layout.PRODUCER:
+            stamp = (base_offset, base_id, append_time_ns)
+            producer = (self.producer_id, self.producer_seq)
+            front = head_of(columns, self.count, self.size_bytes, stamp, producer, crc)
+        else:  # the same, in line
+            size = self.size_bytes
+            front = _pack_head(_MAGIC, _VERSION, 0, columns, self.count, size, base_offset, base_id, append_time_ns)
+            front += _pack_crc(_extend(crc, front))
+        return Batch(
+            front,
             self._body,
             tail,
+            crc,
             columns,
             self.count,
-            (base_offset, base_id, append_time_ns),
-            (self.producer_id, self.producer_seq) if producer else None,
+            self.size_bytes,
+            base_offset,
+            base_id,
+            append_time_ns,
+            self.producer_id,
+            self.producer_seq,
+            self._found,
+            self._ends,
+            self._hashes,
         )
-        batch._found = self._found
-        batch._ends = self._ends
-        batch._hashes = self._hashes
-        return batch
+
+    def _summed(self) -> int:
+        """The checksum of BODY and TAIL, worked out now. A head that was read has to agree with it: what was damaged
+        before a stamp is not to look whole after it."""
+        crc = layout.crc_value(bytes(self._body))
+        if self._tail:
+            crc = layout.crc_extend(crc, bytes(self._tail))
+        if self._head is not None:
+            check.claimed(self._head, layout.crc_extend(crc, self._head[:-4]))
+        self._crc = crc
+        return crc
 
     def from_producer(self, producer_id: int, producer_seq: int) -> Batch:
         """The batch as the ``producer_seq``-th of a producer, so that it is stored once however often it is sent.
@@ -193,17 +210,31 @@ class Batch:
                 f"from_producer({producer_id}, {producer_seq}): the id must be within 1..2^64-1, the sequence within "
                 "0..2^64-1"
             )
-        columns = self.columns | layout.PRODUCER
-        producer = (producer_id, producer_seq)
-        stamp = (self.base_offset, self.base_id, self.append_time_ns)
-        front = head(columns, self.count, self._body, self._tail, stamp, producer)  # type: ignore[arg-type]  # any buffer
-        batch = Batch(front, self._body, self._tail, columns, self.count, stamp, producer)
-        batch._found = self._found
-        batch._ends = self._ends
-        batch._hashes = self._hashes
-        return batch
+        size = self.size_bytes
+        if not self.columns & layout.PRODUCER:
+            size += layout.PAIR.size
+            if size > BATCH_BYTES_MAX:
+                raise too_large(size)
+        return Batch(
+            None,
+            self._body,
+            self._tail,
+            self._crc if self._crc != NO_CRC else self._summed(),
+            self.columns | layout.PRODUCER,
+            self.count,
+            size,
+            self.base_offset,
+            self.base_id,
+            self.append_time_ns,
+            producer_id,
+            producer_seq,
+            self._found,
+            self._ends,
+            self._hashes,
+        )
 
-    def _resolved(self, now_ns: int) -> bytes | memoryview:
+    def _resolved(self, now_ns: int) -> bytes:
+        """The tail with its spans made instants."""
         delivers = self._delivers()
         expires = self._expires()
         due: list[int] | None = None
@@ -219,8 +250,7 @@ class Batch:
                 starts = [max(now_ns, at) for at in due] if due is not None else [now_ns] * self.count
                 ends = _after(starts, ends)
             pieces.append(array("q", ends).tobytes())
-        tail = b"".join(pieces)
-        return self._tail if tail == self._tail else tail
+        return b"".join(pieces)
 
     # -- where things are ----------------------------------------------------------------------------------------------
 
@@ -457,10 +487,10 @@ class Batch:
         return (MessageView(self, index) for index in range(self.count))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Batch) and self._head == other._head and self.to_bytes() == other.to_bytes()
+        return isinstance(other, Batch) and self.size_bytes == other.size_bytes and self.to_bytes() == other.to_bytes()
 
     def __hash__(self) -> int:
-        return hash(self._head)
+        return hash(self._head or self._written_head())
 
     def __repr__(self) -> str:
         place = f"offsets from {self.base_offset}" if self.is_stamped else "not stamped"
@@ -583,8 +613,8 @@ class Batch:
     def _derived(self, out: Columns, shift: int) -> Batch:
         """A part of this batch: a stamped one keeps offsets and ids, another one its producer."""
         if self.append_time_ns:
-            return sealed(out, (self.base_offset + shift, self.base_id + shift, self.append_time_ns), None)
-        return sealed(out, _UNSTAMPED, (self.producer_id, self.producer_seq) if self.producer_id else None)
+            return sealed(out, (self.base_offset + shift, self.base_id + shift, self.append_time_ns))
+        return sealed(out, UNSTAMPED, (self.producer_id, self.producer_seq))
 
     @staticmethod
     def concat(batches: Sequence[Batch]) -> Batch:
@@ -627,7 +657,7 @@ class Batch:
             out.delivers = b"".join(batch._delivers() or bytes(8 * batch.count) for batch in batches)
         if flags & layout.EXPIRES:
             out.expires = b"".join(batch._expires() or bytes(8 * batch.count) for batch in batches)
-        return sealed(out, _UNSTAMPED, None)
+        return sealed(out)
 
     def _data(self, start: str, stop: str) -> memoryview:
         found = self.places()
@@ -663,11 +693,17 @@ _GAPS: Final = (
 )
 
 
-def sealed(out: Columns, stamp: tuple[int, int, int], producer: tuple[int, int] | None) -> Batch:
-    """Finish columns into a batch."""
+def sealed(out: Columns, stamp: tuple[int, int, int] = UNSTAMPED, producer: tuple[int, int] = NO_PRODUCER) -> Batch:
+    """Finish columns into a batch; a ``producer`` with the id 0 is none."""
     body, tail = out.body_and_tail()
-    flags = out.flags if producer is None else out.flags | layout.PRODUCER
-    return Batch(head(flags, out.count, body, tail, stamp, producer), body, tail, flags, out.count, stamp, producer)
+    flags = out.flags
+    size = layout.HEAD_BYTES + len(body) + len(tail)
+    if producer[0]:
+        flags |= layout.PRODUCER
+        size += layout.PAIR.size
+    if size > BATCH_BYTES_MAX:
+        raise too_large(size)
+    return Batch(None, body, tail, NO_CRC, flags, out.count, size, *stamp, *producer)
 
 
 def _after(starts: list[int], times: list[int]) -> list[int]:

@@ -79,7 +79,7 @@ def wrong_length(length: int, have: int) -> Malformed:
     return Malformed(f"batch.length is {length}, but the buffer has {have} bytes: {what}")
 
 
-def head(view: memoryview, limits: BatchLimits) -> tuple[int, int, int, tuple[int, int, int], tuple[int, int] | None]:
+def head(view: memoryview, limits: BatchLimits) -> tuple[int, int, int, tuple[int, int, int], tuple[int, int]]:
     """Columns, count, length, stamp and producer, when all that the head says can be true."""
     have = len(view)
     if have < layout.HEAD_BYTES:
@@ -110,7 +110,7 @@ def head(view: memoryview, limits: BatchLimits) -> tuple[int, int, int, tuple[in
         )
     _stamp(columns, count, offset, base_id, time)
     if not columns & layout.PRODUCER:
-        return columns, count, length, (offset, base_id, time), None
+        return columns, count, length, (offset, base_id, time), (0, 0)
     producer_id, producer_seq = layout.PAIR.unpack_from(view, layout.HEAD.size)
     if not producer_id:
         raise Malformed("batch.producer_id is 0; a batch without a producer leaves the column out")
@@ -138,15 +138,20 @@ def _stamp(columns: int, count: int, offset: int, base_id: int, time: int) -> No
         )
 
 
-def checksum(front: bytes, body: bytes, tail: bytes) -> None:
-    """Do the bytes match the checksum they carry?"""
+def checksum(front: bytes, body: bytes, tail: bytes) -> int:
+    """Do the bytes match the checksum they carry? The checksum of BODY and TAIL alone, when they do."""
     crc = layout.crc_value(body)
     if tail:
         crc = layout.crc_extend(crc, tail)
-    crc = layout.crc_extend(crc, front[:-4])
-    claimed = layout.CRC.unpack_from(front, len(front) - 4)[0]
-    if crc != claimed:
-        raise Malformed(f"batch.crc is {claimed:#010x}, but the bytes sum to {crc:#010x}; they were changed on the way")
+    claimed(front, layout.crc_extend(crc, front[:-4]))
+    return crc
+
+
+def claimed(front: bytes, crc: int) -> None:
+    """Does a head claim the checksum that was worked out?"""
+    found = layout.CRC.unpack_from(front, len(front) - 4)[0]
+    if crc != found:
+        raise Malformed(f"batch.crc is {found:#010x}, but the bytes sum to {crc:#010x}; they were changed on the way")
 
 
 def columns(

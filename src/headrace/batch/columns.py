@@ -139,25 +139,16 @@ def check_count(count: int) -> None:
         raise LimitExceeded(f"{count} messages in one batch; at most {BATCH_MESSAGES_MAX}, send them as several")
 
 
-def head(
-    flags: int,
-    count: int,
-    body: bytes,
-    tail: bytes,
-    stamp: tuple[int, int, int],
-    producer: tuple[int, int] | None,
+def too_large(size_bytes: int) -> PayloadTooLarge:
+    """A batch of so many bytes is not taken."""
+    return PayloadTooLarge(f"the batch takes {size_bytes} bytes; at most {BATCH_BYTES_MAX}, send it as several")
+
+
+def head_of(
+    flags: int, count: int, size_bytes: int, stamp: tuple[int, int, int], producer: tuple[int, int], crc: int
 ) -> bytes:
-    """HEAD over a finished BODY and TAIL, with the checksum of all three."""
-    crc = layout.crc_value(body)
-    if tail:
-        crc = layout.crc_extend(crc, tail)
-    length = (layout.HEAD_BYTES if producer is None else layout.HEAD_PRODUCER_BYTES) + len(body) + len(tail)
-    if length > BATCH_BYTES_MAX:
-        raise PayloadTooLarge(f"the batch takes {length} bytes; at most {BATCH_BYTES_MAX}, send it as several")
-    if producer is None:
-        front = layout.HEAD.pack(layout.MAGIC, layout.VERSION, layout.CODEC_PLAIN, flags, count, length, *stamp)
-    else:
-        flags |= layout.PRODUCER
-        front = layout.HEAD.pack(layout.MAGIC, layout.VERSION, layout.CODEC_PLAIN, flags, count, length, *stamp)
+    """HEAD over a finished BODY and TAIL, which sum to ``crc``."""
+    front = layout.HEAD.pack(layout.MAGIC, layout.VERSION, layout.CODEC_PLAIN, flags, count, size_bytes, *stamp)
+    if flags & layout.PRODUCER:
         front += layout.PAIR.pack(*producer)
     return front + layout.CRC.pack(layout.crc_extend(crc, front))

@@ -11,8 +11,8 @@ from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.batch import layout
-from headrace.batch.batch import Batch, sealed
-from headrace.batch.columns import Columns, check_count, head, table
+from headrace.batch.batch import NO_CRC, NO_PRODUCER, UNSTAMPED, Batch, sealed
+from headrace.batch.columns import Columns, check_count, table, too_large
 from headrace.errors import InvalidArgument, LimitExceeded, Malformed, PayloadTooLarge
 from headrace.limits import (
     BATCH_BYTES_MAX,
@@ -33,7 +33,11 @@ if TYPE_CHECKING:
 
     from headrace.batch.message import Message
 
-_UNSTAMPED: Final = (0, 0, 0)
+_HEAD_BYTES: Final = layout.HEAD_BYTES
+_KEYED_BYTES: Final = layout.HEAD_BYTES + layout.BOUNDS.size
+_PLAIN_BYTES_MAX: Final = min(MESSAGE_BYTES_MAX, BATCH_BYTES_MAX - _KEYED_BYTES - KEY_BYTES_MAX)
+"""Above this a single value has to be looked at: it may be refused."""
+_bounds: Final = layout.BOUNDS.pack
 _LANE_BYTES: Final = tuple(bytes([lane]) for lane in range(PRIORITY_MAX + 1))
 
 
@@ -118,11 +122,34 @@ def encode_one(
             producer_seq=producer_seq,
         )
     flags, body, tail = made
-    producer = None
+    size = _HEAD_BYTES + len(body) + len(tail)
+    producer = NO_PRODUCER
     if producer_id or producer_seq:
         producer = _producer(producer_id, producer_seq)
         flags |= layout.PRODUCER
-    return Batch(head(flags, 1, body, tail, _UNSTAMPED, producer), body, tail, flags, 1, _UNSTAMPED, producer)
+        size += layout.PAIR.size
+    if size > BATCH_BYTES_MAX:
+        raise too_large(size)
+    return Batch(None, body, tail, NO_CRC, flags, 1, size, *UNSTAMPED, *producer)
+
+
+def encode_plain(value: bytes, key: bytes | None = None) -> Batch:
+    """`encode_one` for what most messages are: a value that is `bytes`, and perhaps a key.
+
+    >>> from headrace.batch import encode_one, encode_plain
+    >>> encode_plain(b"hello", b"k") == encode_one(b"hello", key=b"k")
+    True
+    """
+    size = len(value)
+    if size > _PLAIN_BYTES_MAX:
+        return encode_one(value, key=key)
+    if not key:
+        return Batch(None, value, b"", NO_CRC, 0, 1, _HEAD_BYTES + size)
+    length = len(key)
+    if length > KEY_BYTES_MAX:
+        return encode_one(value, key=key)
+    body = _bounds(0, length) + key + value
+    return Batch(None, body, b"", NO_CRC, layout.KEY, 1, _KEYED_BYTES + length + size)
 
 
 def _single(
@@ -270,9 +297,9 @@ def encode_columns(
     if ttls_ns is not None or expires_ats_ns is not None:
         times = _times(("expires_at_ns", expires_ats_ns), ("ttl_ns", ttls_ns), count, 1)
         _put_times(out, "expires", times, layout.EXPIRES, layout.EXPIRES_GAPS)
-    producer = _producer(producer_id, producer_seq) if producer_id or producer_seq else None
+    producer = _producer(producer_id, producer_seq) if producer_id or producer_seq else NO_PRODUCER
     try:
-        batch = sealed(out, _UNSTAMPED, producer)
+        batch = sealed(out, UNSTAMPED, producer)
     except TypeError:
         for field, column in (("value", values), ("key", keys or ()), ("dedup_id", dedup_ids or ())):
             _all_bytes(field, column)
@@ -294,8 +321,8 @@ def encode_arrow(table: pa.Table | pa.RecordBatch, *, producer_id: int = 0, prod
     """
     from headrace.batch import arrow
 
-    producer = _producer(producer_id, producer_seq) if producer_id or producer_seq else None
-    batch = sealed(arrow.columns_of(table), _UNSTAMPED, producer)
+    producer = _producer(producer_id, producer_seq) if producer_id or producer_seq else NO_PRODUCER
+    batch = sealed(arrow.columns_of(table), UNSTAMPED, producer)
     try:
         batch.verify()
     except Malformed as error:

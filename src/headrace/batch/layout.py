@@ -33,9 +33,10 @@ Every offset table starts at 0, never falls, and ends at the size of its data, a
 time is the empty string or 0; a column that has such entries carries its GAPS bit, so that "none is absent" is known
 without looking.
 
-The checksum runs over HEAD last, and crc32c is affine: for messages of one length
-crc(a) ^ crc(b) == crc(a ^ b) ^ crc(zeros). A stamp changes only the end of what is summed, where all before it cancels
-out, so its new checksum costs a few dozen bytes whatever the size of the values — and a wrong checksum stays wrong.
+The checksum runs over HEAD last, so that a stamp goes on from the checksum of what comes before and costs the few bytes
+of the head, whatever the size of the values. A stamp that rewrites TAIL need not sum BODY again either: crc32c is
+affine, for messages of one length crc(a) ^ crc(b) == crc(a ^ b) ^ crc(zeros), and all before the change cancels out.
+Bytes that were damaged after they were checked stay damaged: no stamp sums them anew.
 """
 
 from __future__ import annotations
@@ -102,21 +103,11 @@ DEFAULT_PRIORITY: Final = 5
 PLACE_MAX: Final = (1 << 63) - 1
 """The highest offset and the highest id: both are signed 64-bit wherever they go."""
 
-_ZEROS_24_CRC: Final[int] = google_crc32c.value(bytes(24))
-_ZEROS_40_CRC: Final[int] = google_crc32c.value(bytes(40))
-
 crc_value: Callable[[bytes], int] = google_crc32c.value
 crc_extend: Callable[[int, bytes], int] = google_crc32c.extend
 
 
-def crc_restamped(crc: int, old: bytes, new: bytes, producer: bool) -> int:
-    """The checksum after the 24 stamp bytes of a head changed from `old` to `new`, by the affine law above."""
-    change = (int.from_bytes(old, "little") ^ int.from_bytes(new, "little")).to_bytes(24, "little")
-    crc_of_change = crc_value(change + bytes(16)) ^ _ZEROS_40_CRC if producer else crc_value(change) ^ _ZEROS_24_CRC
-    return crc ^ crc_of_change
-
-
-def crc_patched(crc: int, old: bytes, new: bytes) -> int:
+def crc_patched(crc: int, old: bytes | memoryview, new: bytes) -> int:
     """The checksum after the last bytes it covers changed from `old` to `new`, of the same length."""
     size = len(old)
     change = (int.from_bytes(old, "little") ^ int.from_bytes(new, "little")).to_bytes(size, "little")

@@ -30,9 +30,20 @@ def test_the_checksum_is_right_after_any_stamp() -> None:
 def test_a_stamp_does_not_make_a_damaged_batch_look_whole() -> None:
     raw = bytearray(THREE.to_bytes())
     raw[-1] ^= 1
-    stamped = Batch.trusted(bytes(raw)).stamp(1, 2, NOW)
     with pytest.raises(Malformed, match=r"batch\.crc"):
-        Batch.decode(stamped.to_bytes())
+        Batch.trusted(bytes(raw)).stamp(1, 2, NOW)
+    with pytest.raises(Malformed, match=r"batch\.crc"):
+        Batch.trusted(bytes(raw)).from_producer(1, 2)
+
+
+def test_bytes_damaged_after_they_were_checked_are_not_summed_anew_by_a_stamp() -> None:
+    checked = Batch.decode(THREE.to_bytes())
+    body = bytearray(checked._body)
+    body[-1] ^= 1
+    checked._body = bytes(body)  # what a bad memory cell does
+    for batch in (checked.stamp(1, 2, NOW), checked.from_producer(1, 2).stamp(1, 2, NOW)):
+        with pytest.raises(Malformed, match=r"batch\.crc"):
+            Batch.decode(batch.to_bytes())
 
 
 def test_a_stamp_shares_the_body() -> None:
