@@ -54,9 +54,9 @@ class Memory(MemoryJournal):
 
     def lose_pending(self) -> None:
         """Forget what was appended and not committed."""
-        kept = bisect_left(self._positions, self._durable)
+        kept = bisect_left(self._positions, self.durable_position)
         del self._positions[kept:], self._bodies[kept:]
-        self.end_position = self._durable
+        self.end_position = self.durable_position
         self._next = self.end_position + 16
 
 

@@ -30,7 +30,6 @@ from headrace.delivery import (
     LeaseUpTo,
     Leave,
     Note,
-    Publish,
     PublishDone,
     Receipts,
     SettleDone,
@@ -180,25 +179,26 @@ class Broker:
     def publish(self, namespace: str, topic: str, partition: int, batch: Batch, notes: Notes = ()) -> Done:
         """Publish a batch into one partition, or by key; the reply is a list of ``Part``. ``notes``: what a protocol
         remembers in the same frame (of a batch that goes to several partitions: with its first part)."""
-        if self.quotas.check(namespace, batch):
-            done = self._publish(namespace, topic, partition, batch, notes)
+        metered = self.quotas.check(namespace, batch)
+        found = self.core.state.by_name.get((namespace, topic)) or self.topic(namespace, topic)
+        if len(found.partitions) == 1 and (partition == BY_KEY or partition == 0):
+            done = self._publish_part(found, 0, batch, None, notes)
+        else:
+            done = self._publish(found, partition, batch, notes)
+        if metered:
             self.quotas.charge(namespace, batch)
-            return done
-        return self._publish(namespace, topic, partition, batch, notes)
+        return done
 
     def note(self, notes: Notes) -> Done:
         """Remember something for a protocol, or (empty value) forget it."""
         return self.execute(Note(notes))
 
-    def _publish(self, namespace: str, topic: str, partition: int, batch: Batch, notes: Notes) -> Done:
-        found = self.topic(namespace, topic)
+    def _publish(self, found: Topic, partition: int, batch: Batch, notes: Notes) -> Done:
         count = len(found.partitions)
         if partition != BY_KEY:
             if not 0 <= partition < count:
-                raise InvalidArgument(f"partition {partition}: topic {topic!r} has {count}, from 0 to {count - 1}")
+                raise InvalidArgument(f"partition {partition}: topic {found.name!r} has {count}, from 0 to {count - 1}")
             return self._publish_part(found, partition, batch, None, notes)
-        if count == 1:
-            return self._publish_part(found, 0, batch, None, notes)
         shares = self._route(batch, count)
         if len(shares) == 1:
             return self._publish_part(found, next(iter(shares)), batch, None, notes)
@@ -236,8 +236,12 @@ class Broker:
     def _publish_part(
         self, topic: Topic, index: int, batch: Batch, indexes: Sequence[int] | None, notes: Notes
     ) -> Done:
-        reply, position = self.execute(Publish(topic.partitions[index].pid, batch, notes))
-        return Done([self._part(reply, indexes)], position)
+        reply, position = self.core.publish(topic.partitions[index], batch, notes)
+        if isinstance(reply, HeadraceError):
+            raise reply
+        if reply.duplicates:
+            return Done([self._part(reply, indexes)], position)
+        return Done([Part(index, reply.count, reply.base_offset, reply.base_id, (), indexes)], position)
 
     def _part(self, reply: PublishDone, indexes: Sequence[int] | None) -> Part:
         partitions = self.core.state.partitions

@@ -116,11 +116,11 @@ class EmbeddedPort:
         """The broker's own time, which deadlines are in."""
 
     def publish(self, namespace: str, topic: str, partition: int, batch: Batch) -> list[Part]:
-        parts: list[Part] = self.host.run(lambda: self.broker.publish(namespace, topic, partition, batch))
+        parts: list[Part] = self.host.run(self.broker.publish, namespace, topic, partition, batch)
         return parts
 
     def publish_begin(self, namespace: str, topic: str, partition: int, batch: Batch) -> PendingPublish:
-        done = self.host.begin(lambda: self.broker.publish(namespace, topic, partition, batch))
+        done = self.host.begin(self.broker.publish, namespace, topic, partition, batch)
         return PendingPublish(self.host, done)
 
     def consumer(

@@ -46,9 +46,10 @@ class Quotas:
 
     def check(self, namespace: str, batch: Batch) -> bool:
         """Whether there is a quota to ``charge``; QuotaExceeded when the batch does not fit into what is left."""
-        settings = self.settings(namespace)
-        if settings is None or not (settings.messages_per_minute or settings.bytes_per_minute):
+        known = self._core.state.namespaces.get(namespace)
+        if known is None or not known.metered:
             return False
+        settings = known.settings
         used = self._used.get(namespace)
         if used is None:
             used = self._used[namespace] = _Used()

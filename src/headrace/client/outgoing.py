@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from headrace.batch import Batch, encode, encode_arrow, encode_columns, encode_one
+from headrace.batch import Batch, encode, encode_arrow, encode_columns, encode_one, encode_plain
 from headrace.batch import Message as BatchMessage
 from headrace.client.arguments import (
     NO_JSON,
@@ -49,14 +49,17 @@ def one_batch(
     reply_to: str | None,
 ) -> Batch:
     """The batch of one message, given as a value with its properties or as a message."""
+    plain = delay is None and deliver_at is None and ttl is None and expires_at is None and dedup_id is None
+    plain = plain and headers is None and priority == 5 and timestamp is None and json is NO_JSON
+    plain = plain and correlation_id is None and reply_to is None
+    if plain and type(value) is bytes:
+        return encode_plain(value, key if key is None or type(key) is bytes else key_bytes(key))
     if isinstance(value, Message | BatchMessage):
         others = (key, headers, delay, deliver_at, ttl, expires_at, dedup_id, timestamp, correlation_id, reply_to)
         if json is not NO_JSON or priority != 5 or any(other is not None for other in others):
             raise InvalidArgument("a Message carries its own properties; set them on it, not beside it")
         return encode([value])  # type: ignore[list-item]  # the same attributes
-    plain = delay is None and deliver_at is None and ttl is None and expires_at is None and dedup_id is None
-    plain = plain and headers is None and priority == 5 and timestamp is None and json is NO_JSON
-    if plain and correlation_id is None and reply_to is None:
+    if plain:
         return encode_one(value_bytes(value), key=key_bytes(key))  # type: ignore[arg-type]  # any buffer
     message = Message(
         value,

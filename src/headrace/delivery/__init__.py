@@ -81,6 +81,7 @@ from headrace.delivery.members import share_credit
 from headrace.delivery.namespace import Bucket, Namespace
 from headrace.delivery.offsets import Span, runs, span_of
 from headrace.delivery.partition import Partition
+from headrace.delivery.publishing import accept as accept_batch
 from headrace.delivery.publishing import filtered_of
 from headrace.delivery.settings import Policy, backoff_ns, policy_of
 from headrace.delivery.snapshot import restore, snapshot
@@ -175,6 +176,7 @@ __all__ = [
     "Trim",
     "Trimmed",
     "Try",
+    "accept_batch",
     "backoff_ns",
     "books_of",
     "decide",

@@ -58,7 +58,7 @@ class Bucket:
 
 
 class Namespace:
-    __slots__ = ("bucket", "limited", "name", "settings", "topics")
+    __slots__ = ("bucket", "limited", "metered", "name", "settings", "topics")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -69,6 +69,7 @@ class Namespace:
     def apply(self, settings: NamespaceConfig) -> None:
         self.settings = settings
         self.limited = bool(settings.rate or settings.concurrency)  # whether what it hands out is
+        self.metered = bool(settings.messages_per_minute or settings.bytes_per_minute)  # whether what it takes in is
 
     @property
     def topics_count(self) -> int:

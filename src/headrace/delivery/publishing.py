@@ -52,33 +52,50 @@ def accept(
 ) -> Accepted | HeadraceError:
     """The fact a batch becomes, or no fact where all of it is there already; or the refusal."""
     topic = partition.topic
-    count = batch.count
-    if batch.producer_id:
-        repeated = _repeated(partition, batch)
-        if repeated is not None:
-            return repeated
-    refusal = _too_much(topic, batch, count, now_ns, beside)
-    if refusal is not None:
-        return refusal
-    duplicates: list[tuple[int, int, int, int]] = []
+    settings = topic.settings
+    duplicates: list[tuple[int, int, int, int]] | tuple[()] = ()
     fresh: list[int] = []
-    dedup_ids = batch.dedup_ids()
-    if dedup_ids is not None:
-        fresh = _split_duplicates(topic, partition, dedup_ids, now_ns, duplicates, beside)
-        if duplicates:
-            if not fresh:
-                return None, None, PublishDone(partition.pid, partition.end, 0, 0, duplicates)
-            batch = batch.select(fresh)
-    # Time never runs back inside a partition, whatever the clock does: marks are searched by time.
-    at_ns = max(now_ns, partition.mark_ms[-1] * 1_000_000 if partition.mark_ms else 0)
-    base_id = state.take_ids(batch.count, at_ns)
-    batch = batch.stamp(partition.end, base_id, at_ns)
-    fact = f.Published(partition.pid, batch.size_bytes, filtered_by_groups(topic, batch))
+    if batch.columns:  # more than values
+        if batch.producer_id:
+            repeated = _repeated(partition, batch)
+            if repeated is not None:
+                return repeated
+        refusal = _too_much(topic, batch, batch.count, now_ns, beside)
+        if refusal is not None:
+            return refusal
+        dedup_ids = batch.dedup_ids()
+        if dedup_ids is not None:
+            duplicates = []
+            fresh = _split_duplicates(topic, partition, dedup_ids, now_ns, duplicates, beside)
+            if duplicates:
+                if not fresh:
+                    return None, None, PublishDone(partition.pid, partition.end, 0, 0, duplicates)
+                batch = batch.select(fresh)
+    elif (
+        batch.size_bytes > settings.max_message_bytes
+        or (topic.room < batch.count and settings.max_depth)
+        or beside is not None
+    ):
+        refusal = _too_much(topic, batch, batch.count, now_ns, beside)
+        if refusal is not None:
+            return refusal
+    pid, base, count = partition.pid, partition.end, batch.count
+    at_ns = now_ns
+    if partition.mark_ms and partition.mark_ms[-1] * 1_000_000 > now_ns:
+        # Time never runs back inside a partition, whatever the clock does: marks are searched by time.
+        at_ns = partition.mark_ms[-1] * 1_000_000
+    base_id = state.take_ids(count, at_ns)
+    batch = batch.stamp(base, base_id, at_ns)
+    fact = f.Published(pid, batch.size_bytes)
+    for group in topic.groups.values():
+        if group.wanted is not None:
+            fact.filtered = filtered_by_groups(topic, batch)
+            break
     if duplicates:
-        _resolve_own(duplicates, fresh, partition.pid, partition.end, base_id)
+        _resolve_own(duplicates, fresh, pid, base, base_id)
         if batch.producer_id:
             fact.repeats = duplicates
-    return fact, batch, PublishDone(partition.pid, partition.end, base_id, batch.count, duplicates)
+    return fact, batch, PublishDone(pid, base, base_id, count, duplicates)
 
 
 def _repeated(partition: Partition, batch: Batch) -> Accepted | HeadraceError | None:

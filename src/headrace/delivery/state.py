@@ -82,9 +82,10 @@ class State:
 
     def take_ids(self, count: int, now_ns: int) -> int:
         """The first of ``count`` new message ids, above every id a fact speaks of. One not used is never used."""
-        if self._ids is None:
-            self._ids = IdSource(self.node_id, self.last_id)
-        return self._ids.take(count, now_ns)
+        ids = self._ids
+        if ids is None:
+            ids = self._ids = IdSource(self.node_id, self.last_id)
+        return ids.take(count, now_ns)
 
     # -- alarms --------------------------------------------------------------------------------------------------
 

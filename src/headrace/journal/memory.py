@@ -6,6 +6,7 @@ can come to depend on which journal it has.
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Self
 
@@ -35,30 +36,29 @@ class MemoryJournal:
         "_bodies",
         "_callbacks",
         "_closed",
-        "_durable",
         "_first",
+        "_kinds",
         "_next",
         "_positions",
         "_snapshot",
+        "durable_position",
         "end_position",
         "stats",
     )
 
     def __init__(self) -> None:
-        self._positions: list[int] = []
-        self._bodies: list[tuple[int, bytes]] = []
+        # Side by side and not in pairs: a million frames are then nothing for the garbage collector to look through.
+        self._positions = array("Q")
+        self._kinds = bytearray()
+        self._bodies: list[bytes] = []
         self._first = 0
         self.end_position = 0
         self._next = COMMIT_BYTES
-        self._durable = 0
+        self.durable_position = 0
         self._snapshot: tuple[int, bytes] | None = None
         self._callbacks: list[Callable[[int, HeadraceError | None], None]] = []
         self._closed = False
         self.stats = JournalStats()
-
-    @property
-    def durable_position(self) -> int:
-        return self._durable
 
     @property
     def first_position(self) -> int:
@@ -69,12 +69,11 @@ class MemoryJournal:
             raise InvalidArgument(f"frame kind {kind} is not between 0 and {KIND_MAX}")
         if self._closed:
             raise Closed("the journal is closed")
-        body = buffers[0] if len(buffers) == 1 else b"".join(buffers)
-        if type(body) is not bytes:
-            body = bytes(body)
+        body = b"".join(buffers)  # of one that is bytes this is the same object
         position = self._next
         self._positions.append(position)
-        self._bodies.append((kind, body))
+        self._kinds.append(kind)
+        self._bodies.append(body)
         self._next = self.end_position = position + FRAME_OVERHEAD_BYTES + len(body)
         self.stats.frames += 1
         return position
@@ -87,19 +86,19 @@ class MemoryJournal:
         if self._closed:
             raise Closed("the journal is closed")
         end = self.end_position
-        if end != self._durable:
+        if end != self.durable_position:
             stats = self.stats
             stats.commits += 1
-            stats.bytes += end - self._durable
-            stats.commit_bytes.observe(end - self._durable)
-            self._durable = end
+            stats.bytes += end - self.durable_position
+            stats.commit_bytes.observe(end - self.durable_position)
+            self.durable_position = end
             self._next = end + COMMIT_BYTES
             for callback in self._callbacks:
                 callback(end, None)
         return end
 
     def wait_durable(self, position: int, timeout: float | None = None) -> None:
-        if position > self._durable:
+        if position > self.durable_position:
             if position > self.end_position:
                 raise InvalidArgument(
                     f"position {position} was never appended; the journal ends at {self.end_position}"
@@ -119,11 +118,12 @@ class MemoryJournal:
         start = self._first if from_position is None else from_position
         if start < self._first:
             raise InvalidArgument(f"position {start} was truncated; the oldest kept is {self._first}")
-        return self._frames(start, self._durable)
+        return self._frames(start, self.durable_position)
 
     def _frames(self, start: int, stop: int) -> Iterator[Frame]:
         first, end = bisect_left(self._positions, start), bisect_left(self._positions, stop)
-        for position, (kind, body) in zip(self._positions[first:end], self._bodies[first:end], strict=True):
+        found = zip(self._positions[first:end], self._kinds[first:end], self._bodies[first:end], strict=True)
+        for position, kind, body in found:
             yield Frame(position, kind, body)
 
     def read_frame(self, position: int) -> Frame:
@@ -132,14 +132,14 @@ class MemoryJournal:
             raise InvalidArgument(
                 f"no frame begins at position {position}; the journal holds {self._first} to {self.end_position}"
             )
-        kind, body = self._bodies[at]
-        return Frame(position, kind, body)
+        return Frame(position, self._kinds[at], self._bodies[at])
 
     def truncate_before(self, position: int) -> None:
-        if position > self._durable:
-            raise InvalidArgument(f"position {position} is not durable; durable is {self._durable}")
+        if position > self.durable_position:
+            raise InvalidArgument(f"position {position} is not durable; durable is {self.durable_position}")
         at = bisect_left(self._positions, position)
         del self._bodies[:at]
+        del self._kinds[:at]
         del self._positions[:at]
         self._first = max(self._first, position)
 

@@ -40,15 +40,22 @@ class RecentFacts:
 
     def note(self, facts: Sequence[Fact], batches: Sequence[Batch], position: int) -> None:
         """Take in the facts of the frame at a position."""
-        if position >= self._full_at:
-            self._close(position)
         first = facts[0]
         if len(facts) == 1 and type(first) is Published:
-            low = batches[0].base_offset >> _WIDTH_BITS
-            if (batches[0].base_offset + batches[0].count - 1) >> _WIDTH_BITS == low:
-                self._open.add(first.pid << _PARTITION_BITS | low)
-                return
+            self.note_published(first.pid, batches[0].base_offset, batches[0].count, position)
+            return
+        if position >= self._full_at:
+            self._close(position)
         self._index(facts, batches)
+
+    def note_published(self, pid: int, base: int, count: int, position: int) -> None:
+        """Take in a frame that is one published batch."""
+        if position >= self._full_at:
+            self._close(position)
+        low, high = base >> _WIDTH_BITS, (base + count - 1) >> _WIDTH_BITS
+        self._open.add(pid << _PARTITION_BITS | low)
+        if high != low:
+            self._open.update(range(pid << _PARTITION_BITS | low + 1, (pid << _PARTITION_BITS | high) + 1))
 
     def _index(self, facts: Sequence[Fact], batches: Sequence[Batch]) -> None:
         stretches = self._open

@@ -30,6 +30,7 @@ from headrace.delivery import (
     Published,
     ShardState,
     Span,
+    accept_batch,
     decide,
     encode_facts_alone,
     evolve_published,
@@ -91,7 +92,6 @@ class Core:
     __slots__ = (
         "_full_until_ns",
         "_saving",
-        "_snapshot_position",
         "clock",
         "cold",
         "frames",
@@ -102,6 +102,7 @@ class Core:
         "observer",
         "on_deaths",
         "recent",
+        "snapshot_at",
         "snapshot_saved",
         "state",
         "tail",
@@ -132,7 +133,8 @@ class Core:
         self.cold = ColdLog(self.manifest, store, archive)
         self.recent = RecentFacts(journal.first_position)
         self._full_until_ns = 0  # dead letters found no room on the disk: not tried again before
-        self._snapshot_position = journal.first_position
+        self.snapshot_at = journal.first_position + SNAPSHOT_EVERY_BYTES
+        """The journal's end at which the next snapshot is due."""
         self._saving = Lock()
         self.snapshot_saved = 0  # the position of the newest snapshot that is on the disk
         self._recover()
@@ -145,6 +147,8 @@ class Core:
         """Decide a command and append what it brings about. (With a time: what is due by then has been done.)"""
         state, journal = self.state, self.journal
         if not now_ns:
+            if type(command) is d.Publish and not command.notes and command.pid in state.partitions:
+                return self.publish(state.partitions[command.pid], command.batch)
             now_ns = self.clock.now_ns()
             if state.look_at_ns <= now_ns:
                 self._tick(now_ns)
@@ -168,6 +172,32 @@ class Core:
         if self.observer is not None:
             self.observer(facts, (), position)
         return _done((outcome.reply, journal.end_position))
+
+    def publish(self, partition: Partition, batch: Batch, notes: Sequence[tuple[bytes, bytes]] = ()) -> Done:
+        """A Publish, in line: of all commands it comes most, and often with one message."""
+        if notes:
+            return self.execute(d.Publish(partition.pid, batch, notes))
+        state, journal = self.state, self.journal
+        now_ns = self.clock.now_ns()
+        if state.look_at_ns <= now_ns:
+            self._tick(now_ns)
+        accepted = accept_batch(state, partition, batch, now_ns)
+        if isinstance(accepted, HeadraceError):
+            return _done((accepted, journal.end_position))
+        fact, stamped, reply = accepted
+        if fact is None or stamped is None:  # all of it was there already, perhaps since a moment ago
+            return _done((reply, journal.end_position))
+        try:
+            position = journal.append(FACTS, encode_facts_alone((fact,)), *stamped.buffers())
+        except HeadraceError as error:
+            if error.code != "storage_full":
+                raise
+            return _done((error, 0))
+        self._fold_published(fact, stamped, position, live=True)
+        self.recent.note_published(fact.pid, stamped.base_offset, stamped.count, position)
+        if self.observer is not None:
+            self.observer((fact,), (stamped,), position)
+        return _done((reply, journal.end_position))
 
     def tick(self) -> int | None:
         """Do one bounded portion of what is due; when to come again, or None."""
@@ -289,12 +319,15 @@ class Core:
 
     def _fold_published(self, fact: d.Published, batch: Batch, position: int, *, live: bool) -> None:
         evolve_published(self.state, fact, batch)
-        log = self.logs.get(fact.pid)
+        pid = fact.pid
+        log = self.logs.get(pid)
         if log is None:
-            log = self._new_log(fact.pid)
+            log = self._new_log(pid)
         log.append(batch, position, keep=live)
         if live:
-            self.woken.update([group.gid for group in self.state.partitions[fact.pid].topic.groups.values()])
+            woken = self.woken
+            for group in self.state.partitions[pid].topic.groups.values():
+                woken.add(group.gid)
 
     def _wake_group(self, fact: Any) -> None:
         self.woken.add(fact.gid)
@@ -373,11 +406,12 @@ class Core:
     # -- snapshots and recovery ----------------------------------------------------------------------------------
 
     def snapshot_due(self) -> bool:
-        return self.journal.end_position - self._snapshot_position >= SNAPSHOT_EVERY_BYTES
+        return self.journal.end_position >= self.snapshot_at
 
     def take_snapshot(self) -> tuple[int, bytes]:
         """The state as of the journal's end, to be saved by whoever may block."""
-        position = self._snapshot_position = self.journal.end_position
+        position = self.journal.end_position
+        self.snapshot_at = position + SNAPSHOT_EVERY_BYTES
         logs = [log.dump() for log in self.logs.values()]
         return position, msgspec.msgpack.encode([snapshot(self.state), logs, self.manifest.dump()])
 
@@ -403,7 +437,8 @@ class Core:
             self.manifest = self.cold.manifest = Manifest.load(manifest)
             for pid, *index in logs:
                 self._new_log(pid).load(*index)
-            self._snapshot_position = self.snapshot_saved = start
+            self.snapshot_saved = start
+            self.snapshot_at = start + SNAPSHOT_EVERY_BYTES
             self.recent.skip(max(journal.first_position, self.manifest.sealed_to), start)
         enabled = gc.isenabled()
         gc.disable()  # a fold makes millions of small lasting objects and no rubbish worth looking for

@@ -8,7 +8,7 @@ thread that waits for messages wakes up for it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import Condition
+from threading import Condition, RLock
 from typing import Any, TypeVar
 
 from headrace.clock import Clock
@@ -28,34 +28,38 @@ class ThreadHost:
     def __init__(self, core: Core, clock: Clock) -> None:
         self.core = core
         self._clock = clock
-        self._ready = Condition()
+        self._lock = RLock()
+        self._ready = Condition(self._lock)
         self._waiting = 0
         self._closed = False
         self._saving = False
 
-    def run(self, operation: Callable[[], Done]) -> Any:
+    def run(self, operation: Callable[..., Done], *arguments: Any) -> Any:
         """Do it, wait until it is durable, return its reply; a refusal is raised."""
-        return self.finish(self.begin(operation))
+        return self.finish(self.begin(operation, *arguments))
 
-    def begin(self, operation: Callable[[], Done]) -> Done:
+    def begin(self, operation: Callable[..., Done], *arguments: Any) -> Done:
         """Do it, without waiting."""
         journal = self.core.journal
         if journal.end_position - journal.durable_position > UNDURABLE_BYTES_MAX:
             journal.wait_durable(journal.end_position)
-        with self._ready:
-            self._check_open()
-            done = operation()
-            self._notify()
+        with self._lock:
+            if self._closed:
+                self._check_open()
+            done = operation(*arguments)
+            if self.core.woken:
+                self._notify()
         return done
 
     def finish(self, done: Done) -> Any:
         """Wait until what ``begin`` did is durable."""
         reply, position = done
+        core = self.core
         if position:
-            self.core.journal.wait_durable(position)
+            core.journal.wait_durable(position)
         if isinstance(reply, HeadraceError):
             raise reply
-        if self.core.snapshot_due():
+        if position >= core.snapshot_at:
             self._save_snapshot()
         return reply
 
@@ -64,7 +68,7 @@ class ThreadHost:
         somebody called ``wake``."""
         deadline_ns = self._clock.monotonic_ns() + wait_ns
         while True:
-            with self._ready:
+            with self._lock:
                 self._check_open()
                 done = operation()
                 self._notify()
@@ -88,13 +92,13 @@ class ThreadHost:
 
     def wake(self) -> None:
         """Have everybody who waits look again: time was moved, or somebody gives up."""
-        with self._ready:
+        with self._lock:
             self._ready.notify_all()
 
     def pause(self, wait_ns: int) -> None:
         """Let time pass, unless the broker is closed meanwhile."""
         until_ns = self._clock.monotonic_ns() + wait_ns
-        with self._ready:
+        with self._lock:
             while not self._closed:
                 left_ns = until_ns - self._clock.monotonic_ns()
                 if left_ns <= 0:
@@ -110,7 +114,7 @@ class ThreadHost:
 
     def look(self, question: Callable[[Core], _T]) -> _T:
         """Ask the state something that changes nothing."""
-        with self._ready:
+        with self._lock:
             self._check_open()
             self.core.tick()
             return question(self.core)
@@ -120,7 +124,7 @@ class ThreadHost:
             raise Closed("the broker is closed; open it again")
 
     def _save_snapshot(self) -> None:
-        with self._ready:
+        with self._lock:
             if self._saving or self._closed or not self.core.snapshot_due():
                 return
             self._saving = True
@@ -132,7 +136,7 @@ class ThreadHost:
 
     def close(self) -> None:
         """Make everything durable and let go of the journal."""
-        with self._ready:
+        with self._lock:
             if self._closed:
                 return
             self._closed = True

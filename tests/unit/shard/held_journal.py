@@ -44,7 +44,7 @@ class HeldJournal(MemoryJournal):
             self.waiting += 1
             self._changed.notify_all()
             try:
-                if not self._changed.wait_for(lambda: self.failure or position <= self._durable, PATIENCE_S):
+                if not self._changed.wait_for(lambda: self.failure or position <= self.durable_position, PATIENCE_S):
                     raise AssertionError("nobody let the sync go")
             finally:
                 self.waiting -= 1
@@ -72,7 +72,7 @@ class HeldJournal(MemoryJournal):
         with self._changed:
             self.failure = self.refusal = error
             for callback in self._callbacks:
-                callback(self._durable, error)
+                callback(self.durable_position, error)
             self._changed.notify_all()
 
     def close(self) -> None:

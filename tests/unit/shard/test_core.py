@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from headrace import delivery as d
-from headrace.batch import Message, encode, encode_columns
+from headrace.batch import Message, encode, encode_columns, encode_plain
 from headrace.clock import ManualClock
-from headrace.config import RetryConfig, TopicConfig
+from headrace.config import GroupConfig, RetryConfig, TopicConfig
 from headrace.delivery import snapshot
 from headrace.errors import Corrupt, StorageFailed, StorageFull, UnknownTopic, UnsupportedVersion
 from headrace.journal import DiskJournal, MemoryJournal
@@ -98,6 +98,42 @@ def test_what_is_due_is_done_before_anybody_looks() -> None:
     shard.clock.advance(2 * S)
     assert [receipts.first for receipts in shard.lease(9)] == [1]
     assert shard.state_of(0) == "expired"
+
+
+def test_a_publish_in_line_leaves_the_same_journal_and_state_as_one_that_is_decided_and_folded() -> None:
+    """``Core.publish`` goes past the tables of commands and outcomes; nobody may be able to tell."""
+    batches = [
+        encode_plain(b"plain"),
+        encode_plain(b"keyed", b"k"),
+        encode_columns([b"a", b"b", b"c"]),
+        encode([Message(b"later", delay_ns=S), Message(b"short", ttl_ns=S, priority=1)]),
+        encode([Message(b"once", dedup_id=b"x")]),
+        encode([Message(b"once", dedup_id=b"x")]),
+        encode([Message(b"once", dedup_id=b"x"), Message(b"new", dedup_id=b"y", headers={"a": "b"})]),
+        encode_plain(b"of a producer").from_producer(7, 1),
+        encode_plain(b"of a producer").from_producer(7, 1),
+        encode_plain(bytes(2000)),
+        encode_columns([b"one", b"more", b"than", b"there", b"is", b"room", b"for"]),
+    ]
+    topic = {"max_message_bytes": 1000, "max_depth": 14}
+    in_line, decided = Shard(MemoryJournal(), **topic), Shard(MemoryJournal(), **topic)
+    for shard in (in_line, decided):
+        shard.do(d.CreateGroup(1, "eu", GroupConfig(filter={"headers": {"a": "b"}})))
+    for batch in batches:
+        left = in_line.core.publish(in_line.core.state.partitions[1], batch)
+        core, command = decided.core, d.Publish(1, batch)
+        core.tick()
+        right = core.execute(command, core.clock.now_ns())  # with a time: past the short cut
+        assert (repr(left.reply), left.position) == (repr(right.reply), right.position)
+        assert in_line.core.woken == decided.core.woken
+        assert [*in_line.core.recent.blocks(1, left.position)] == [*core.recent.blocks(1, left.position)]
+        for shard in (in_line, decided):
+            shard.clock.advance(S // 3)
+    for shard in (in_line, decided):
+        shard.journal.commit()
+    assert [*in_line.journal.read()] == [*decided.journal.read()]
+    assert snapshot(in_line.core.state) == snapshot(decided.core.state)
+    assert in_line.core.log(1).dump() == decided.core.log(1).dump()
 
 
 # -- many commands, one frame ------------------------------------------------------------------------------------------

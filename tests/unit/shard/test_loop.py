@@ -248,6 +248,7 @@ async def test_closing_lets_the_last_replies_leave_and_refuses_what_comes_later(
 
 async def test_a_snapshot_is_saved_by_bytes_of_journal(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core, "SNAPSHOT_EVERY_BYTES", 5_000)
+    place.host.core.snapshot_at = 5_000
     place.journal.holding = False
     finished, note = asyncio.Event(), place.host._snapshot_saved
 

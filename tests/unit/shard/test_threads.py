@@ -141,6 +141,7 @@ def test_above_the_limit_callers_wait_for_the_disk(place: Place, monkeypatch: py
 
 def test_a_snapshot_is_saved_by_bytes_of_journal(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core, "SNAPSHOT_EVERY_BYTES", 5_000)
+    place.host.core.snapshot_at = 5_000
     place.journal.holding = False
     assert place.journal.load_snapshot() is None
     place.publish(b"x" * 6_000)
