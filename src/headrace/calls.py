@@ -9,7 +9,7 @@ what stands on top of one cannot tell which it has.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
@@ -24,11 +24,13 @@ __all__ = [
     "LeasedBatch",
     "Part",
     "Pending",
+    "Place",
     "Port",
     "Refusal",
     "Run",
     "Settle",
     "Settled",
+    "place_of",
 ]
 
 BY_KEY = -1
@@ -53,6 +55,10 @@ class Duplicate(msgspec.Struct, frozen=True, array_like=True, gc=False):
     id: int
 
 
+Place: TypeAlias = tuple[int, int, int, bool]
+"""Where one message lies: its id, partition and offset; and whether this is a first copy that was there already."""
+
+
 class Part(msgspec.Struct, frozen=True):
     """What a published batch (or the share of it that one partition got) became.
 
@@ -66,6 +72,15 @@ class Part(msgspec.Struct, frozen=True):
     base_id: int
     duplicates: tuple[Duplicate, ...] = ()
     indexes: Sequence[int] | None = None
+
+
+def place_of(parts: Sequence[Part]) -> Place:
+    """Where the one message of a batch of one lies."""
+    part = parts[0]
+    if part.duplicates:
+        first = part.duplicates[0]
+        return first.id, first.partition, first.offset, True
+    return part.base_id, part.partition, part.base_offset, False
 
 
 class LeasedBatch(msgspec.Struct, frozen=True):
@@ -154,6 +169,11 @@ class Port(Protocol):
     """A broker, as a thread sees it. Errors are raised (``headrace.errors``)."""
 
     def publish(self, namespace: str, topic: str, partition: int, batch: Batch) -> list[Part]: ...
+
+    def publish_value(self, namespace: str, topic: str, value: bytes, key: bytes | None) -> Place:
+        """One message that is a value and perhaps a key, by its key: where it lies, once it is durable. The same as
+        ``publish``, without what batches of many make necessary there."""
+        ...
 
     def publish_begin(self, namespace: str, topic: str, partition: int, batch: Batch) -> Pending: ...
 

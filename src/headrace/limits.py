@@ -391,6 +391,8 @@ MEMBER_SILENCE_NS: Final = 30 * SECOND_NS
 """A member of a partition-ordered group that holds nothing and asks for nothing for this long has left."""
 
 # -- shard ------------------------------------------------------------------------------------------------------------
+PLAIN_FACTS_KEPT: Final = 1024
+"""Encoded facts of single values kept by partition and size: a producer's messages are often alike."""
 HOT_TAIL_BYTES: Final = 32 * MIB
 """Batches kept decoded, newest first, over all partitions of a shard; older ones are read from the journal."""
 SNAPSHOT_EVERY_BYTES: Final = 64 * MIB

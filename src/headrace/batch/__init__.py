@@ -2,7 +2,7 @@
 
 from headrace.batch.batch import Batch
 from headrace.batch.check import DEFAULT_LIMITS, HIGHEST_LIMITS, BatchLimits
-from headrace.batch.encode import encode, encode_arrow, encode_columns, encode_one, encode_plain
+from headrace.batch.encode import encode, encode_arrow, encode_columns, encode_one, encode_placed, encode_plain
 from headrace.batch.message import Message, MessageView
 
 __all__ = [
@@ -16,5 +16,6 @@ __all__ = [
     "encode_arrow",
     "encode_columns",
     "encode_one",
+    "encode_placed",
     "encode_plain",
 ]

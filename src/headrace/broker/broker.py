@@ -17,7 +17,7 @@ from headrace.broker.alerts import Alerts
 from headrace.broker.messages import at_offsets
 from headrace.broker.quotas import Quotas
 from headrace.broker.templates import TopicTemplates
-from headrace.calls import BY_KEY, Duplicate, LeasedBatch, Part, Refusal, Run, Settle, Settled
+from headrace.calls import BY_KEY, Duplicate, LeasedBatch, Part, Place, Refusal, Run, Settle, Settled
 from headrace.config import GroupConfig, TopicConfig, differences, with_settings
 from headrace.delivery import (
     CreateGroup,
@@ -44,7 +44,7 @@ from headrace.errors import DuplicateConflict, HeadraceError, InvalidArgument, U
 from headrace.histogram import SECONDS_BOUNDS_NS, Histogram
 from headrace.log import PartitionLog
 from headrace.names import check_group_name, check_namespace_name, check_topic_name
-from headrace.shard.core import Core, Done
+from headrace.shard.core import Core, Done, done_of
 
 __all__ = ["Broker", "gathered"]
 
@@ -181,13 +181,29 @@ class Broker:
         remembers in the same frame (of a batch that goes to several partitions: with its first part)."""
         metered = self.quotas.check(namespace, batch)
         found = self.core.state.by_name.get((namespace, topic)) or self.topic(namespace, topic)
-        if len(found.partitions) == 1 and (partition == BY_KEY or partition == 0):
-            done = self._publish_part(found, 0, batch, None, notes)
-        else:
+        if len(found.partitions) > 1 or partition > 0 or partition < BY_KEY:
             done = self._publish(found, partition, batch, notes)
+        else:
+            done = self._publish_part(found, 0, batch, None, notes)
         if metered:
             self.quotas.charge(namespace, batch)
         return done
+
+    def publish_value(self, namespace: str, topic: str, value: bytes) -> Place | None:
+        """``publish`` for one value with no properties: where it lies, once what the journal holds by now is durable.
+        None: nothing was done, and ``publish`` has to look at it."""
+        core = self.core
+        found = core.state.by_name.get((namespace, topic))
+        if found is None or found.space.metered:
+            return None
+        partitions = found.partitions
+        index = (self._turn + 1) % len(partitions) if len(partitions) > 1 else 0
+        batch = core.publish_value(partitions[index], value)
+        if batch is None:
+            return None
+        if len(partitions) > 1:
+            self._turn = index
+        return batch.base_id, index, batch.base_offset, False
 
     def note(self, notes: Notes) -> Done:
         """Remember something for a protocol, or (empty value) forget it."""
@@ -240,8 +256,10 @@ class Broker:
         if isinstance(reply, HeadraceError):
             raise reply
         if reply.duplicates:
-            return Done([self._part(reply, indexes)], position)
-        return Done([Part(index, reply.count, reply.base_offset, reply.base_id, (), indexes)], position)
+            part = self._part(reply, indexes)
+        else:
+            part = Part(index, reply.count, reply.base_offset, reply.base_id, (), indexes)
+        return done_of(([part], position))
 
     def _part(self, reply: PublishDone, indexes: Sequence[int] | None) -> Part:
         partitions = self.core.state.partitions

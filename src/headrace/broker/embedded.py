@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.batch import Batch
+from headrace.batch import Batch, encode_plain
 from headrace.broker.administration import Administration
 from headrace.broker.broker import Broker
 from headrace.broker.portions import Portions
-from headrace.calls import LeasedBatch, Part, Settle, Settled
+from headrace.calls import BY_KEY, LeasedBatch, Part, Place, Settle, Settled, place_of
 from headrace.clock import Clock, SystemClock
 from headrace.config import SealConfig, TopicConfig
 from headrace.errors import Closed, HeadraceError, from_code
@@ -118,6 +118,12 @@ class EmbeddedPort:
     def publish(self, namespace: str, topic: str, partition: int, batch: Batch) -> list[Part]:
         parts: list[Part] = self.host.run(self.broker.publish, namespace, topic, partition, batch)
         return parts
+
+    def publish_value(self, namespace: str, topic: str, value: bytes, key: bytes | None) -> Place:
+        place = None if key else self.host.publish_value(self.broker.publish_value, namespace, topic, value)
+        if place is None:
+            return place_of(self.publish(namespace, topic, BY_KEY, encode_plain(value, key)))
+        return place
 
     def publish_begin(self, namespace: str, topic: str, partition: int, batch: Batch) -> PendingPublish:
         done = self.host.begin(self.broker.publish, namespace, topic, partition, batch)

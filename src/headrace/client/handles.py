@@ -30,6 +30,7 @@ from headrace.client.arguments import (
     Key,
     Priority,
     Value,
+    key_bytes,
     shown,
     span_ns,
     whole,
@@ -38,7 +39,7 @@ from headrace.client.consumer import Consumer, Delivery
 from headrace.client.keeper import Keeper
 from headrace.client.message import Message
 from headrace.client.outgoing import batches_of, one_batch
-from headrace.client.published import Published, PublishedMany, single_place
+from headrace.client.published import Published, PublishedMany, published, single_place
 from headrace.client.replay import Replay, ReplayPlan
 from headrace.client.settling import AtomicOrder, SettledTogether
 from headrace.clock import Clock, SystemClock
@@ -373,6 +374,23 @@ class Topic(TopicCalls):
         >>> first.offset, first.duplicate, again.duplicate, again.id == first.id
         (0, False, True, True)
         """
+        if (
+            type(value) is bytes
+            and json is NO_JSON
+            and headers is None
+            and priority == 5
+            and delay is None
+            and deliver_at is None
+            and ttl is None
+            and expires_at is None
+            and dedup_id is None
+            and timestamp is None
+            and correlation_id is None
+            and reply_to is None
+            and partition == BY_KEY
+        ):  # what most messages are
+            own_key = key if key is None else key_bytes(key)
+            return published(self._client._port.publish_value(self._namespace, self.name, value, own_key))
         batch = one_batch(
             value,
             json,

@@ -14,8 +14,8 @@ from pathlib import Path
 from threading import Condition, Event, RLock, Thread
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.batch import Batch
-from headrace.calls import LeasedBatch, Part, Settle, Settled
+from headrace.batch import Batch, encode_plain
+from headrace.calls import BY_KEY, LeasedBatch, Part, Place, Settle, Settled, place_of
 from headrace.client.address import Address, parse_address
 from headrace.client.arguments import Duration, span_ns
 from headrace.client.asking import Asking, answer_or_raise, count_of, parts_of, result_of, settled_of
@@ -145,6 +145,9 @@ class NetworkPort:
 
     def publish(self, namespace: str, topic: str, partition: int, batch: Batch) -> list[Part]:
         return self.publish_begin(namespace, topic, partition, batch).result()
+
+    def publish_value(self, namespace: str, topic: str, value: bytes, key: bytes | None) -> Place:
+        return place_of(self.publish(namespace, topic, BY_KEY, encode_plain(value, key)))
 
     def publish_begin(self, namespace: str, topic: str, partition: int, batch: Batch) -> _PendingPublish:
         answer = _Answer()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, overload
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Final, NamedTuple, cast, overload
 
-from headrace.calls import Part
+from headrace.calls import Part, Place, place_of
 
-__all__ = ["Published", "PublishedMany", "places", "single_place"]
+__all__ = ["Published", "PublishedMany", "places", "published", "single_place"]
 
 
 class Published(NamedTuple):
@@ -25,13 +26,13 @@ class Published(NamedTuple):
     duplicate: bool
 
 
+published: Final = cast("Callable[[Place], Published]", partial(tuple.__new__, Published))
+"""A ``Published`` from its fields, without the detour through a constructor of four arguments."""
+
+
 def single_place(parts: Sequence[Part]) -> Published:
     """Where the one message of a batch of one lies."""
-    part = parts[0]
-    if part.duplicates:
-        first = part.duplicates[0]
-        return Published(first.id, first.partition, first.offset, True)
-    return Published(part.base_id, part.partition, part.base_offset, False)
+    return published(place_of(parts))
 
 
 def places(parts: Sequence[Part], count: int) -> list[Published]:

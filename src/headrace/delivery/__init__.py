@@ -73,6 +73,7 @@ from headrace.delivery.facts import (
     TopicCreated,
     TopicDeleted,
     Trimmed,
+    plain_published,
 )
 from headrace.delivery.facts import decode as decode_facts
 from headrace.delivery.facts import encode as encode_facts
@@ -82,7 +83,7 @@ from headrace.delivery.namespace import Bucket, Namespace
 from headrace.delivery.offsets import Span, runs, span_of
 from headrace.delivery.partition import Partition
 from headrace.delivery.publishing import accept as accept_batch
-from headrace.delivery.publishing import filtered_of
+from headrace.delivery.publishing import accept_value, filtered_of
 from headrace.delivery.settings import Policy, backoff_ns, policy_of
 from headrace.delivery.snapshot import restore, snapshot
 from headrace.delivery.state import State as ShardState
@@ -177,6 +178,7 @@ __all__ = [
     "Trimmed",
     "Try",
     "accept_batch",
+    "accept_value",
     "backoff_ns",
     "books_of",
     "decide",
@@ -188,6 +190,7 @@ __all__ = [
     "filtered_of",
     "mermaid",
     "next_state",
+    "plain_published",
     "policy_of",
     "restore",
     "runs",

@@ -151,17 +151,17 @@ _NOTHING = BitMap64()
 
 
 def evolve_published(state: State, fact: f.Published, batch: Batch) -> None:
-    partition = state.partitions[fact.pid]
+    pid = fact.pid
+    partition = state.partitions[pid]
     topic = partition.topic
-    outliving = partition.outliving
     base, end = partition.append(batch, fact.repeats)
     if partition.last_id > state.last_id:
         state.last_id = partition.last_id
     if batch.append_time_ns > state.now_ns:
         state.now_ns = batch.append_time_ns
     topic.room -= batch.count
-    if not outliving:
-        state.arm(OUTLIVING, partition.pid, 0, partition.next_outliving_ms())
+    if partition.lapsed_to >= base:  # the first under the topic's ttl
+        state.arm(OUTLIVING, pid, 0, partition.next_outliving_ms())
     later, lanes = _NOTHING, None
     if batch.columns:  # more than values
         later = _note_times(state, partition, base, end)
@@ -173,11 +173,12 @@ def evolve_published(state: State, fact: f.Published, batch: Batch) -> None:
             for i, dedup_id in enumerate(dedup_ids):
                 if dedup_id:
                     topic.dedup.note(bytes(dedup_id), at_ns, batch.base_id + i, fact.pid, base + i, since_ns)
-    if fact.only_gid >= 0:
+    only_gid = fact.only_gid
+    if only_gid >= 0:
         partition.private.add_range(base, end)
     for group in topic.groups.values():
-        backlog = group.backlogs[fact.pid]
-        if fact.only_gid >= 0 and group.gid != fact.only_gid:
+        backlog = group.backlogs[pid]
+        if only_gid >= 0 and group.gid != only_gid:
             _filter(backlog, Span(base, end - base))
             continue
         if fact.front_ms:

@@ -13,6 +13,7 @@ so that one frame, whole or not at all, holds everything that one command brough
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from struct import Struct
 from typing import Any, Final, TypeAlias
 
@@ -21,6 +22,7 @@ import msgspec
 from headrace.batch import Batch
 from headrace.config import GroupConfig, NamespaceConfig, TopicConfig
 from headrace.delivery.offsets import Span, unpack
+from headrace.limits import PLAIN_FACTS_KEPT
 
 __all__ = [
     "Acked",
@@ -59,6 +61,7 @@ __all__ = [
     "decode",
     "encode",
     "encode_alone",
+    "plain_published",
 ]
 
 
@@ -425,6 +428,14 @@ def encode_alone(facts: Sequence[Fact]) -> bytes:
     head = _encode(facts)
     size = len(head)
     return (_LENGTHS[size] if size < 512 else size.to_bytes(4, "little")) + head
+
+
+@lru_cache(maxsize=PLAIN_FACTS_KEPT)
+def plain_published(pid: int, size_bytes: int) -> tuple[Published, bytes]:
+    """The fact of a batch with nothing to tell but its size, and a frame's body up to that batch. Those of one producer
+    are often alike: the same pair is handed out again, so nobody may write into the fact."""
+    fact = Published(pid, size_bytes)
+    return fact, encode_alone((fact,))
 
 
 def decode(body: memoryview | bytes) -> tuple[list[Fact], list[Batch]]:

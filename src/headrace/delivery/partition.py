@@ -61,7 +61,6 @@ class Seen(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Partition:
     __slots__ = (
         "_bases",
-        "_lapsed_to",
         "columns",
         "columns_from",
         "end",
@@ -70,6 +69,7 @@ class Partition:
         "gone",
         "index",
         "lapsed",
+        "lapsed_to",
         "last_id",
         "lifetimes",
         "mark_ms",
@@ -107,7 +107,7 @@ class Partition:
         self.ends: dict[int, int] = {}
         self.fixed = BitMap64()
         self.lapsed = BitMap64()
-        self._lapsed_to = 0
+        self.lapsed_to = 0  # how far the topic's ttl has been applied to every group
         self.gone = BitMap64()
         self.private = BitMap64()
         self.producers: OrderedDict[int, deque[Seen]] = OrderedDict()
@@ -213,23 +213,18 @@ class Partition:
         ttl_ns = self.topic.settings.message_ttl_ns
         if not ttl_ns or not self.mark_ms:
             return 0
-        return max(self._lapsed_to, self.first_after((now_ns - ttl_ns) // _MS_NS))
-
-    @property
-    def outliving(self) -> bool:
-        """Whether there are messages under the topic's ttl."""
-        return self._lapsed_to < self.end and self.topic.settings.message_ttl_ns > 0
+        return max(self.lapsed_to, self.first_after((now_ns - ttl_ns) // _MS_NS))
 
     def next_outliving_ms(self) -> int | None:
         """When the next stretch under the topic's ttl comes to its end."""
         ttl_ns = self.topic.settings.message_ttl_ns
-        if not ttl_ns or self._lapsed_to >= self.end:
+        if not ttl_ns or self.lapsed_to >= self.end:
             return None
-        return self.appended_ms(self._lapsed_to) + -(-ttl_ns // _MS_NS)
+        return self.appended_ms(self.lapsed_to) + -(-ttl_ns // _MS_NS)
 
     def pass_lifetimes(self, outlived_to: int) -> None:
         """Note how far the topic's ttl has been applied to every group."""
-        self._lapsed_to = outlived_to
+        self.lapsed_to = outlived_to
 
     def ends_at(self, at_ms: int, offset: int) -> bool:
         """Whether an entry of ``lifetimes`` still stands for something."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from headrace.batch import Batch
+from headrace.batch import Batch, encode_placed
 from headrace.delivery import facts as f
 from headrace.delivery.commands import Outcome, Publish, PublishDone, refuse
 from headrace.delivery.offsets import span_of
@@ -13,7 +13,7 @@ from headrace.delivery.state import State
 from headrace.delivery.topic import Group, Topic
 from headrace.errors import DuplicateConflict, HeadraceError, InvalidArgument, PayloadTooLarge, QueueFull, UnknownTopic
 
-__all__ = ["Beside", "accept", "decide_publish", "filtered_of"]
+__all__ = ["Beside", "accept", "accept_value", "decide_publish", "filtered_of"]
 
 
 def decide_publish(state: State, command: Publish, now_ns: int) -> Outcome:
@@ -96,6 +96,22 @@ def accept(
         if batch.producer_id:
             fact.repeats = duplicates
     return fact, batch, PublishDone(pid, base, base_id, count, duplicates)
+
+
+def accept_value(state: State, partition: Partition, value: bytes, now_ns: int) -> Batch | None:
+    """`accept` for one value with no properties at all: its batch, stamped as it is made. None: there is something
+    about it, or about the topic, that `accept` has to look at."""
+    topic = partition.topic
+    settings = topic.settings
+    if len(value) > settings.max_message_bytes or (topic.room < 1 and settings.max_depth):
+        return None
+    for group in topic.groups.values():
+        if group.wanted is not None:
+            return None
+    marks = partition.mark_ms
+    if marks and marks[-1] * 1_000_000 > now_ns:
+        now_ns = marks[-1] * 1_000_000
+    return encode_placed(value, partition.end, state.take_ids(1, now_ns), now_ns)
 
 
 def _repeated(partition: Partition, batch: Batch) -> Accepted | HeadraceError | None:

@@ -1,7 +1,8 @@
 """The journal that keeps everything in memory: the same contract, no disk, nothing survives the process.
 
 Positions run as on disk (frame overhead included, a commit record's width between rounds), so that nothing above
-can come to depend on which journal it has.
+can come to depend on which journal it has. Of its rounds only number and bytes are counted: there is no disk to tell
+how long they took and how large they should be.
 """
 
 from __future__ import annotations
@@ -65,10 +66,8 @@ class MemoryJournal:
         return self._first
 
     def append(self, kind: int, *buffers: bytes | memoryview, reserve: bool = False) -> int:
-        if not 0 <= kind <= KIND_MAX:
-            raise InvalidArgument(f"frame kind {kind} is not between 0 and {KIND_MAX}")
-        if self._closed:
-            raise Closed("the journal is closed")
+        if self._closed or not 0 <= kind <= KIND_MAX:
+            raise self._refusal(kind)
         body = b"".join(buffers)  # of one that is bytes this is the same object
         position = self._next
         self._positions.append(position)
@@ -77,6 +76,11 @@ class MemoryJournal:
         self._next = self.end_position = position + FRAME_OVERHEAD_BYTES + len(body)
         self.stats.frames += 1
         return position
+
+    def _refusal(self, kind: int) -> HeadraceError:
+        if self._closed:
+            return Closed("the journal is closed")
+        return InvalidArgument(f"frame kind {kind} is not between 0 and {KIND_MAX}")
 
     def append_many(self, frames: Sequence[tuple[int, bytes]], *, reserve: bool = False) -> list[int]:
         append = self.append
@@ -90,7 +94,6 @@ class MemoryJournal:
             stats = self.stats
             stats.commits += 1
             stats.bytes += end - self.durable_position
-            stats.commit_bytes.observe(end - self.durable_position)
             self.durable_position = end
             self._next = end + COMMIT_BYTES
             for callback in self._callbacks:

@@ -40,8 +40,10 @@ class HotTail:
         batches = self._batches
         batches[pid << _OFFSET_BITS | batch.base_offset] = batch
         held = self._bytes + batch.size_bytes
-        while held > self._budget and len(batches) > 1:
-            held -= batches.popitem(last=False)[1].size_bytes
+        if held > self._budget:
+            pop_oldest = batches.popitem
+            while held > self._budget and len(batches) > 1:
+                held -= pop_oldest(False)[1].size_bytes
         self._bytes = held
 
     def put_read(self, pid: int, batch: Batch) -> None:

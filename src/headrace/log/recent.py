@@ -52,10 +52,10 @@ class RecentFacts:
         """Take in a frame that is one published batch."""
         if position >= self._full_at:
             self._close(position)
-        low, high = base >> _WIDTH_BITS, (base + count - 1) >> _WIDTH_BITS
-        self._open.add(pid << _PARTITION_BITS | low)
-        if high != low:
-            self._open.update(range(pid << _PARTITION_BITS | low + 1, (pid << _PARTITION_BITS | high) + 1))
+        first, last = pid << _PARTITION_BITS | base >> _WIDTH_BITS, (base + count - 1) >> _WIDTH_BITS
+        self._open.add(first)
+        if base >> _WIDTH_BITS != last:
+            self._open.update(range(first + 1, (pid << _PARTITION_BITS | last) + 1))
 
     def _index(self, facts: Sequence[Fact], batches: Sequence[Batch]) -> None:
         stretches = self._open

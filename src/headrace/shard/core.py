@@ -31,15 +31,17 @@ from headrace.delivery import (
     ShardState,
     Span,
     accept_batch,
+    accept_value,
     decide,
     encode_facts_alone,
     evolve_published,
     filtered_of,
+    plain_published,
     restore,
     snapshot,
     span_of,
 )
-from headrace.errors import Corrupt, HeadraceError, StorageFailed
+from headrace.errors import Corrupt, HeadraceError, StorageFailed, StorageFull
 from headrace.journal import Frame, Journal
 from headrace.limits import HOT_TAIL_BYTES, SNAPSHOT_EVERY_BYTES, STORAGE_RETRY_NS, TICK_WORK_MAX
 from headrace.log import FACTS, MANIFEST, HotTail, JournalFrames, PartitionLog
@@ -48,7 +50,7 @@ from headrace.log.manifest import Entry, Manifest, Sealed, decode_entries, encod
 from headrace.log.recent import RecentFacts
 from headrace.log.store import Store
 
-__all__ = ["FACTS", "Core", "Done"]
+__all__ = ["FACTS", "Core", "Done", "done_of"]
 
 _PUBLISHERS: Final = (d.Publish, d.Redrive)
 
@@ -60,7 +62,7 @@ class Done(NamedTuple):
     position: int
 
 
-_done: Final = cast("Callable[[tuple[Any, int]], Done]", partial(tuple.__new__, Done))
+done_of: Final = cast("Callable[[tuple[Any, int]], Done]", partial(tuple.__new__, Done))
 """``Done(reply, position)`` from a pair: a named tuple's own constructor costs as much as a decision."""
 
 
@@ -158,7 +160,7 @@ class Core:
         facts = outcome.facts
         if not facts:
             # The reply may rest on what was appended a moment ago (a duplicate's first copy).
-            return _done((outcome.reply, journal.end_position if outcome.reply else 0))
+            return done_of((outcome.reply, journal.end_position if outcome.reply else 0))
         try:
             position = journal.append(FACTS, encode_facts_alone(facts), reserve=True)
         except HeadraceError as error:
@@ -171,7 +173,7 @@ class Core:
         self.recent.note_alone(facts, position)
         if self.observer is not None:
             self.observer(facts, (), position)
-        return _done((outcome.reply, journal.end_position))
+        return done_of((outcome.reply, journal.end_position))
 
     def publish(self, partition: Partition, batch: Batch, notes: Sequence[tuple[bytes, bytes]] = ()) -> Done:
         """A Publish, in line: of all commands it comes most, and often with one message."""
@@ -183,21 +185,54 @@ class Core:
             self._tick(now_ns)
         accepted = accept_batch(state, partition, batch, now_ns)
         if isinstance(accepted, HeadraceError):
-            return _done((accepted, journal.end_position))
+            return done_of((accepted, journal.end_position))
         fact, stamped, reply = accepted
         if fact is None or stamped is None:  # all of it was there already, perhaps since a moment ago
-            return _done((reply, journal.end_position))
+            return done_of((reply, journal.end_position))
         try:
             position = journal.append(FACTS, encode_facts_alone((fact,)), *stamped.buffers())
         except HeadraceError as error:
             if error.code != "storage_full":
                 raise
-            return _done((error, 0))
-        self._fold_published(fact, stamped, position, live=True)
-        self.recent.note_published(fact.pid, stamped.base_offset, stamped.count, position)
+            return done_of((error, 0))
+        evolve_published(state, fact, stamped)
+        pid = fact.pid
+        log = self.logs.get(pid)
+        if log is None:
+            log = self._new_log(pid)
+        log.append(stamped, position)
+        for group in partition.topic.groups.values():
+            self.woken.add(group.gid)
+        self.recent.note_published(pid, stamped.base_offset, stamped.count, position)
         if self.observer is not None:
             self.observer((fact,), (stamped,), position)
-        return _done((reply, journal.end_position))
+        return done_of((reply, journal.end_position))
+
+    def publish_value(self, partition: Partition, value: bytes) -> Batch | None:
+        """The same for one value with no properties, the leanest of all: its batch as it was appended, which must be
+        durable before anybody is told. None: nothing was done, and ``publish`` has to look at it."""
+        state = self.state
+        now_ns = self.clock.now_ns()
+        if state.look_at_ns <= now_ns:
+            self._tick(now_ns)
+        batch = accept_value(state, partition, value, now_ns)
+        if batch is None or self.observer is not None:
+            return None
+        pid = partition.pid
+        fact, told = plain_published(pid, batch.size_bytes)
+        try:
+            position = self.journal.append(FACTS, told, *batch.buffers())
+        except StorageFull:
+            return None
+        evolve_published(state, fact, batch)
+        log = self.logs.get(pid)
+        if log is None:
+            log = self._new_log(pid)
+        log.append(batch, position)
+        for group in partition.topic.groups.values():
+            self.woken.add(group.gid)
+        self.recent.note_published(pid, batch.base_offset, 1, position)
+        return batch
 
     def tick(self) -> int | None:
         """Do one bounded portion of what is due; when to come again, or None."""
@@ -267,7 +302,7 @@ class Core:
             if self.observer is not None:
                 self.observer(facts, (), position)
         end = journal.end_position
-        return [_done((reply, end)) for reply in replies]
+        return [done_of((reply, end)) for reply in replies]
 
     def _apply_more(self, command: d.Command, outcome: d.Outcome, now_ns: int) -> Done:
         """What brings batches with it, or cannot be decided from the state alone."""

@@ -27,6 +27,7 @@ class ThreadHost:
 
     def __init__(self, core: Core, clock: Clock) -> None:
         self.core = core
+        self._journal = core.journal
         self._clock = clock
         self._lock = RLock()
         self._ready = Condition(self._lock)
@@ -38,9 +39,29 @@ class ThreadHost:
         """Do it, wait until it is durable, return its reply; a refusal is raised."""
         return self.finish(self.begin(operation, *arguments))
 
+    def publish_value(
+        self, operation: Callable[[str, str, bytes], _T | None], namespace: str, topic: str, value: bytes
+    ) -> _T | None:
+        """``run`` in line, for the call that is made a message: an operation that answers with what it did up to where
+        the journal ends, or with None, when it did nothing and it has to be done another way. Each thread has one under
+        way: that is limit enough to what is not durable."""
+        core, journal = self.core, self._journal
+        with self._lock:
+            if self._closed:
+                self._check_open()
+            reply = operation(namespace, topic, value)
+            position = journal.end_position
+            if self._waiting:
+                self._notify()
+        if reply is not None:
+            journal.wait_durable(position)
+            if position >= core.snapshot_at:
+                self._save_snapshot()
+        return reply
+
     def begin(self, operation: Callable[..., Done], *arguments: Any) -> Done:
         """Do it, without waiting."""
-        journal = self.core.journal
+        journal = self._journal
         if journal.end_position - journal.durable_position > UNDURABLE_BYTES_MAX:
             journal.wait_durable(journal.end_position)
         with self._lock:
