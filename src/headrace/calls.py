@@ -8,7 +8,7 @@ what stands on top of one cannot tell which it has.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
@@ -30,6 +30,7 @@ __all__ = [
     "Run",
     "Settle",
     "Settled",
+    "Tended",
     "place_of",
 ]
 
@@ -132,12 +133,21 @@ class Pending(Protocol):
         ...
 
 
+Tended: TypeAlias = Callable[[Sequence[Run] | None], None]
+"""Told what was refused of an order; None: all of it."""
+
+
 class ConsumerPort(Protocol):
     """One consumer of one group on one topic."""
 
     @property
     def life(self) -> int:
         """Another number when the broker has taken back what was leased through this port and not settled."""
+        ...
+
+    @property
+    def auto_ack(self) -> bool:
+        """Is what comes settled already? Then it has no lease that could run out, and cannot be given back."""
         ...
 
     def receive(self, most: int, wait_ns: int) -> list[LeasedBatch]:
@@ -150,6 +160,15 @@ class ConsumerPort(Protocol):
 
     def settle_soon(self, order: Settle) -> None:
         """Settle without waiting; a refusal is raised by a later call or by ``flush``."""
+        ...
+
+    def tend(self, order: Settle, tended: Tended) -> None:
+        """Renew leases, and give back what no program was handed: with it goes what came after it and is still on its
+        way. Without waiting; a refusal is nobody's error, and only ``tended`` is told."""
+        ...
+
+    def tell_held(self, held: Callable[[], Sequence[Run]]) -> None:
+        """Whom to ask what is held here, when the broker wants to know: one that was started anew."""
         ...
 
     def flush(self) -> None:
@@ -204,11 +223,18 @@ class AsyncConsumerPort(Protocol):
     @property
     def life(self) -> int: ...
 
+    @property
+    def auto_ack(self) -> bool: ...
+
     async def receive(self, most: int, wait_ns: int) -> list[LeasedBatch]: ...
 
     async def settle(self, order: Settle) -> Settled: ...
 
     def settle_soon(self, order: Settle) -> None: ...
+
+    def tend(self, order: Settle, tended: Tended) -> None: ...
+
+    def tell_held(self, held: Callable[[], Sequence[Run]]) -> None: ...
 
     async def flush(self) -> None: ...
 

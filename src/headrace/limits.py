@@ -439,6 +439,12 @@ CLIENT_SETTLE_LINGER_NS: Final = 10 * MILLISECOND_NS
 """How long a single ack may wait for others to travel with."""
 CLIENT_SETTLE_PENDING_MAX: Final = 1_000
 """Acks gathered before they are sent in any case."""
+CLIENT_IDLE_NS: Final = SECOND_NS
+"""What a program has not asked for within this (or a third of its lease) is given back: much longer than handlers that
+get more than one message at a time take, and short enough that nobody waits for a program that does something else."""
+HELD_RUNS_MAX: Final = 1_024
+"""Runs a consumer names as still held when it comes back: 30 KB of the 64 that a CONSUME may have. One that holds more
+names none, and nothing is given back for it."""
 CLIENT_ROUND_NS: Final = SECOND_NS
 """One wait for messages inside a longer one, so that a close or a signal is noticed."""
 CLIENT_PUBLISHER_LINGER_NS: Final = MILLISECOND_NS

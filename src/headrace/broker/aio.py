@@ -22,11 +22,11 @@ from headrace.broker.administration import Administration
 from headrace.broker.broker import Broker
 from headrace.broker.embedded import open_core, tell_logging
 from headrace.broker.portions import Portions
-from headrace.calls import LeasedBatch, Part, Run, Settle, Settled
+from headrace.calls import LeasedBatch, Part, Run, Settle, Settled, Tended
 from headrace.clock import SystemClock
 from headrace.config import SealConfig, TopicConfig
 from headrace.delivery import Group, Join, share_credit
-from headrace.errors import Closed, HeadraceError, UnknownGroup, from_code
+from headrace.errors import Closed, HeadraceError, InvalidArgument, UnknownGroup, from_code
 from headrace.limits import MEMBER_SILENCE_NS, PREFETCH_MAX
 from headrace.shard.core import Core, Done
 from headrace.shard.loop import LoopHost
@@ -66,6 +66,10 @@ class Subscription:
         self.credit_left += messages
         if self.credit_left > 0:
             self._broker.plan(self.gid)
+
+    def withdraw(self) -> None:
+        """Take no more; what is leased already still comes."""
+        self.credit_left = min(self.credit_left, 0)
 
     def close(self, *, clean: bool = True) -> None:
         """Leave; ``clean`` gives back what is leased uncounted, otherwise those attempts are spent."""
@@ -347,11 +351,15 @@ class LoopBroker:
         lease_ns: int | None = None,
         options: Mapping[str, Any] | None = None,
         on_end: Callable[[HeadraceError], None] | None = None,
+        held: Sequence[Run] | None = None,
     ) -> Subscription:
-        """Join a group; messages come to ``deliver`` once there is credit. Raises what cannot be done."""
+        """Join a group; messages come to ``deliver`` once there is credit. Raises what cannot be done. ``held``: of a
+        consumer that comes back, see ``Broker.take_back``."""
         if self.host.failure is not None:
             raise self.host.failure
-        gid = self.broker.join(namespace, topic, group, consumer, options).reply
+        gid = self.broker.join(namespace, topic, group, consumer, options, lease_ns).reply
+        if held is not None:
+            self.host.then(lambda: self.broker.take_back(self.group_of(gid), consumer, held), _nothing)
         self.host.then(lambda: Done(None, self.core.journal.end_position), _nothing)
         subscription = Subscription(self, gid, consumer, deliver, lease_ns, on_end)
         self._subscriptions.setdefault(gid, []).append(subscription)
@@ -441,7 +449,10 @@ class LoopBroker:
             return done
 
         def deliver(leased: Any) -> None:
-            if isinstance(leased, HeadraceError):
+            if isinstance(leased, InvalidArgument):
+                subscription.close()  # its lease is above what the group's may be by now: it would wait for ever
+                subscription.end(leased)
+            elif isinstance(leased, HeadraceError):
                 subscription.credit_left += taken
             elif leased:
                 subscription.deliver(leased)
@@ -561,7 +572,7 @@ class AsyncEmbeddedPort:
         options: Mapping[str, Any] | None = None,
     ) -> AsyncEmbeddedConsumer:
         names = self.broker.broker
-        gid = await self.broker.host.run(lambda: names.join(namespace, topic, group, consumer, options))
+        gid = await self.broker.host.run(lambda: names.join(namespace, topic, group, consumer, options, lease_ns))
         return AsyncEmbeddedConsumer(self.broker, namespace, gid, consumer, lease_ns)
 
     async def settle(self, namespace: str, topic: str, group: str, order: Settle) -> Settled:
@@ -590,6 +601,11 @@ class AsyncEmbeddedConsumer:
         self._confirmed = asyncio.Event()
         self._refusal: HeadraceError | None = None
         self._closed = False
+
+    @property
+    def auto_ack(self) -> bool:
+        group = self._broker.core.state.groups.get(self._gid)
+        return group is not None and group.policy.auto_ack
 
     async def receive(self, most: int, wait_ns: int) -> list[LeasedBatch]:
         if self._closed:
@@ -626,6 +642,17 @@ class AsyncEmbeddedConsumer:
                 self._refusal = self._refusal or from_code(refusal.code, refusal.message)
         if not self._unconfirmed:
             self._confirmed.set()
+
+    def tend(self, order: Settle, tended: Tended) -> None:
+        self._broker.host.then(
+            self._settle(order),
+            lambda reply: tended(
+                None if isinstance(reply, HeadraceError) else [refusal.run for refusal in reply.refused]
+            ),
+        )
+
+    def tell_held(self, held: Callable[[], Sequence[Run]]) -> None:
+        """A broker in this process is not started anew behind a consumer's back."""
 
     async def flush(self) -> None:
         while self._unconfirmed:

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from pyroaring import BitMap64
+
 from headrace.batch import Batch
 from headrace.broker.alerts import Alerts
 from headrace.broker.messages import at_offsets
@@ -37,6 +39,7 @@ from headrace.delivery import (
     Span,
     Start,
     Topic,
+    check_lease,
     runs,
     span_of,
 )
@@ -92,6 +95,7 @@ class Broker:
         self.alerts = Alerts(core)
         self.latencies: dict[int, Histogram] = {}  # by topic
         self._turn = 0
+        self._first_lease_id = 0  # of this process
 
     def begin(self) -> None:
         """Take up a state that another process (or this one, earlier) left behind.
@@ -101,6 +105,7 @@ class Broker:
         back may still settle it.
         """
         self.alerts.start()
+        self._first_lease_id = self.core.state.next_lease_id
         for group in list(self.core.state.groups.values()):
             if not group.durable:
                 self.execute(DeleteGroup(group.gid))
@@ -277,13 +282,43 @@ class Broker:
 
     # -- consuming -----------------------------------------------------------------------------------------------------
 
-    def join(self, namespace: str, topic: str, group: str, consumer: str, options: Mapping[str, Any] | None) -> Done:
+    def join(
+        self,
+        namespace: str,
+        topic: str,
+        group: str,
+        consumer: str,
+        options: Mapping[str, Any] | None,
+        lease_ns: int | None = None,
+    ) -> Done:
+        """Become a member. A lease that the group would never grant is refused here, not at the first message."""
         found = self.group(namespace, topic, group, options)
+        if lease_ns is not None:
+            check_lease(lease_ns, found.policy.max_lease_ns)
         done = self.execute(Join(found.gid, consumer))
         return Done(found.gid, done.position)
 
     def leave(self, gid: int, consumer: str, *, clean: bool = True) -> Done:
         return self.execute(Leave(gid, consumer, clean))
+
+    def take_back(self, group: Group, consumer: str, held: Sequence[Run]) -> Done:
+        """Give back, uncounted, what a consumer was leased before this process began, other than what it holds: it was
+        written, and the process died before the consumer was told."""
+        known: dict[tuple[int, int], list[Run]] = {}
+        for run in held:
+            known.setdefault((run.partition, run.lease_id), []).append(run)
+        release: list[Receipts] = []
+        for backlog in group.backlogs.values():
+            partition = backlog.partition
+            for lease in backlog.leases.values():
+                if lease.consumer == consumer and lease.lease_id < self._first_lease_id:
+                    bits = BitMap64(lease.span().bitmap())
+                    for run in known.get((partition.index, lease.lease_id), ()):
+                        bits.remove_range(run.first_offset, run.first_offset + run.count)
+                    if bits:
+                        span = span_of(bits)
+                        release.append(Receipts(partition.pid, lease.lease_id, span.first, span.count, span.bits))
+        return self.execute(SettleMany(group.gid, release=release)) if release else Done(None, 0)
 
     def lease(
         self,

@@ -7,7 +7,7 @@ The sync port needs no event loop: the calling thread does the work and shares t
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +15,7 @@ from headrace.batch import Batch, encode_plain
 from headrace.broker.administration import Administration
 from headrace.broker.broker import Broker
 from headrace.broker.portions import Portions
-from headrace.calls import BY_KEY, LeasedBatch, Part, Place, Settle, Settled, place_of
+from headrace.calls import BY_KEY, LeasedBatch, Part, Place, Run, Settle, Settled, Tended, place_of
 from headrace.clock import Clock, SystemClock
 from headrace.config import SealConfig, TopicConfig
 from headrace.errors import Closed, HeadraceError, from_code
@@ -140,7 +140,7 @@ class EmbeddedPort:
         prefetch: int = 0,
         options: Mapping[str, Any] | None = None,
     ) -> EmbeddedConsumer:
-        gid = self.host.run(lambda: self.broker.join(namespace, topic, group, consumer, options))
+        gid = self.host.run(lambda: self.broker.join(namespace, topic, group, consumer, options, lease_ns))
         return EmbeddedConsumer(self, namespace, gid, consumer, lease_ns)
 
     def settle(self, namespace: str, topic: str, group: str, order: Settle) -> Settled:
@@ -198,6 +198,11 @@ class EmbeddedConsumer:
             raise Closed(f"the group of consumer {self._consumer!r} was deleted")
         return group
 
+    @property
+    def auto_ack(self) -> bool:
+        group = self._broker.core.state.groups.get(self._gid)
+        return group is not None and group.policy.auto_ack
+
     def receive(self, most: int, wait_ns: int) -> list[LeasedBatch]:
         most = min(most, PREFETCH_MAX)
         leased: list[LeasedBatch] = self._host.run_until(
@@ -216,6 +221,18 @@ class EmbeddedConsumer:
         self._unconfirmed = [done]  # positions only rise: the last one covers all
         for refusal in done.reply.refused:
             self._refusal = self._refusal or from_code(refusal.code, refusal.message)
+
+    def tend(self, order: Settle, tended: Tended) -> None:
+        try:
+            done = self._host.begin(lambda: self._broker.settle_in(self._group(), self._namespace, order))
+        except HeadraceError:  # a broker or a group that is gone: the next receive says so
+            tended(None)
+        else:
+            self._unconfirmed = [done]
+            tended([refusal.run for refusal in done.reply.refused])
+
+    def tell_held(self, held: Callable[[], Sequence[Run]]) -> None:
+        """A broker in this process is not started anew behind a consumer's back."""
 
     def flush(self) -> None:
         unconfirmed, self._unconfirmed = self._unconfirmed, []

@@ -11,13 +11,13 @@ anyway and costs nothing: ``trace``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from headrace.batch import Batch
 from headrace.broker.aio import Callback, Deliver, LoopBroker, Pull, Subscription
 from headrace.broker.broker import Broker
-from headrace.calls import LeasedBatch, Part, Settle, Settled
+from headrace.calls import LeasedBatch, Part, Run, Settle, Settled
 from headrace.errors import HeadraceError, InvalidArgument
 from headrace.limits import SPAN_LINKS_MAX
 
@@ -172,13 +172,19 @@ class TracingBroker(LoopBroker):
         lease_ns: int | None = None,
         options: Mapping[str, Any] | None = None,
         on_end: Callable[[HeadraceError], None] | None = None,
+        held: Sequence[Run] | None = None,
     ) -> Subscription:
         def traced(leased: list[LeasedBatch]) -> None:
             self._handed_out(topic, group, leased)
             deliver(leased)
 
         return super().subscribe(
-            namespace, topic, group, consumer, deliver=traced, lease_ns=lease_ns, options=options, on_end=on_end
+            *(namespace, topic, group, consumer),
+            deliver=traced,
+            lease_ns=lease_ns,
+            options=options,
+            on_end=on_end,
+            held=held,
         )
 
     def _handed_out(self, topic: str, group: str, leased: list[LeasedBatch]) -> None:

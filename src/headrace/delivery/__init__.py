@@ -78,6 +78,7 @@ from headrace.delivery.facts import (
 from headrace.delivery.facts import decode as decode_facts
 from headrace.delivery.facts import encode as encode_facts
 from headrace.delivery.facts import encode_alone as encode_facts_alone
+from headrace.delivery.leasing import check_lease
 from headrace.delivery.members import share_credit
 from headrace.delivery.namespace import Bucket, Namespace
 from headrace.delivery.offsets import Span, runs, span_of
@@ -181,6 +182,7 @@ __all__ = [
     "accept_value",
     "backoff_ns",
     "books_of",
+    "check_lease",
     "decide",
     "decode_facts",
     "encode_facts",

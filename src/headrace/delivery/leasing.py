@@ -21,7 +21,7 @@ from headrace.delivery.topic import Group
 from headrace.errors import InvalidArgument, UnknownGroup
 from headrace.limits import CONSUMER_NAME_BYTES_MAX, LEASE_MESSAGES_MAX
 
-__all__ = ["decide_lease"]
+__all__ = ["check_lease", "decide_lease"]
 
 _NO_ATTEMPTS: dict[int, int] = {}
 
@@ -32,8 +32,10 @@ def decide_lease(state: State, command: LeaseUpTo, now_ns: int) -> Outcome:
         return refuse(UnknownGroup(f"group {command.gid} is not of this shard"))
     policy = group.policy
     lease_ns = policy.lease_ns if command.lease_ns is None else command.lease_ns
-    if command.most < 1 or not 0 < lease_ns <= policy.max_lease_ns:
-        return refuse(_absurd(command, lease_ns, policy.max_lease_ns))
+    if command.most < 1:
+        return refuse(InvalidArgument(f"lease of {command.most} messages: at least 1"))
+    if not 0 < lease_ns <= policy.max_lease_ns:
+        return refuse(_absurd(lease_ns, policy.max_lease_ns))
     if len(command.consumer) > CONSUMER_NAME_BYTES_MAX:
         return refuse(InvalidArgument(f"a consumer name of {len(command.consumer)} characters: at most 255"))
     if group.pause is not None:
@@ -144,9 +146,13 @@ def _granted(
     )
 
 
-def _absurd(command: LeaseUpTo, lease_ns: int, max_lease_ns: int) -> InvalidArgument:
-    if command.most < 1:
-        return InvalidArgument(f"lease of {command.most} messages: at least 1")
+def check_lease(lease_ns: int, max_lease_ns: int) -> None:
+    """Raises what a lease of this span would be refused with."""
+    if not 0 < lease_ns <= max_lease_ns:
+        raise _absurd(lease_ns, max_lease_ns)
+
+
+def _absurd(lease_ns: int, max_lease_ns: int) -> InvalidArgument:
     return InvalidArgument(f"a lease of {lease_ns / 1e9}s: must be over 0s and up to {max_lease_ns / 1e9}s (max_lease)")
 
 
