@@ -46,6 +46,7 @@ class Peer:
         welcome: bool = True,
         heartbeat_ns: int = 0,
         frame_bytes_max: int | None = None,
+        features: Sequence[str] = (),
     ) -> Peer:
         host, _, port = address.rpartition(":")
         reader, writer = await asyncio.open_connection(
@@ -57,6 +58,7 @@ class Peer:
             client=client,
             token=token,
             namespace=namespace,
+            features=features,
             heartbeat_ns=heartbeat_ns,
             now_ns=time.monotonic_ns(),
         )

@@ -325,6 +325,72 @@ async def test_one_connection_subscribes_to_many_topics(open_door: OpenDoor) -> 
 
 
 @pytest.mark.feature("F036")
+async def test_nothing_is_pushed_once_the_credit_is_withdrawn_until_there_is_some_again(open_door: OpenDoor) -> None:
+    door = await open_door()
+    peer, other = await Peer.open(door.address), await Peer.open(door.address)
+    assert (await peer.welcomed).features == []
+    number = await peer.subscribe("t", messages=10)
+    await peer.publish("t", [b"0", b"1"])
+    got = [*values_of(await peer.pushed())]
+    while len(got) < 2:
+        got += values_of(await peer.pushed())
+    peer.session.send_withdraw(number)
+    await peer.publish("t", [b"2", b"3"])
+    assert values_of(await other.lease("t", 10, consumer="other", wait_ns=60_000 * MS)) == [b"2", b"3"]
+    assert peer.deliveries.empty()
+    peer.session.withdrawn(number)
+    peer.session.send_credit(number, 1, 0)
+    await peer.publish("t", [b"4", b"5"])
+    assert values_of(await peer.pushed()) == [b"4"]
+    await peer.call("topic.list")
+    assert peer.deliveries.empty()
+    await peer.close()
+    await other.close()
+
+
+async def test_what_the_server_can_do_besides_is_told_to_who_asks(open_door: OpenDoor) -> None:
+    door = await open_door()
+    peer = await Peer.open(door.address, features=["time travel", "withdraw", "held"])
+    assert (await peer.welcomed).features == ["withdraw", "held"]
+    await peer.close()
+
+
+async def test_a_lease_the_group_does_not_grant_is_told_when_subscribing_and_when_that_changes(
+    open_door: OpenDoor,
+) -> None:
+    door = await open_door()
+    peer = await Peer.open(door.address)
+    await peer.call("topic.create", topic="t", settings={"max_lease": "1m"})
+    with pytest.raises(errors.InvalidArgument, match="max_lease"):
+        await peer.subscribe("t", lease_ns=61_000 * MS)
+    number = await peer.subscribe("t", lease_ns=60_000 * MS)
+    await peer.call("topic.config", topic="t", settings={"max_lease": "50s", "lease": "10s"})
+    await peer.publish("t", [b"x"])
+    async with asyncio.timeout(60):
+        ended = await peer.ended.get()
+    assert ended.subscription == number
+    error = native.error_of(ended)
+    assert isinstance(error, errors.InvalidArgument)
+    assert "max_lease" in str(error)
+    await peer.close()
+
+
+@pytest.mark.parametrize(
+    "held",
+    [7, [7], [[0, 1]], [[0, 1, 2, "x"]], [[0, 1, -1, 1]], [[0, 1, 1 << 62, 1]], [[0, 1, 0, 0]], [[0, 1, 0, 1 << 60]]],
+)
+async def test_what_a_consumer_says_it_holds_must_make_sense(open_door: OpenDoor, held: Any) -> None:
+    door = await open_door()
+    peer = await Peer.open(door.address)
+    with pytest.raises(errors.InvalidArgument, match="held"):
+        await peer.subscribe("t", options={"held": held})
+    many = [[0, 1, n, 1] for n in range(limits.HELD_RUNS_MAX + 1)]
+    with pytest.raises(errors.LimitExceeded, match="held"):
+        await peer.subscribe("t", options={"held": many})
+    await peer.subscribe("t", options={"held": many[1:]})
+    await peer.close()
+
+
 async def test_a_group_with_auto_ack_needs_no_settle(open_door: OpenDoor) -> None:
     door = await open_door()
     peer = await Peer.open(door.address)

@@ -93,6 +93,7 @@ packets: st.SearchStrategy[Any] = st.one_of(
     st.builds(Unsubscribe, number, number),
     st.builds(Ended, u32, number, u16, text, retry),
     st.builds(Credit, u32, u32, u64),
+    st.builds(Credit, u32, st.just(0), st.just(0), st.just(True)),
     st.builds(Lease, number, number | scopes, number, u32, u64, u64),
     st.builds(Deliveries, number, u64, delivered, batches),
     st.builds(Leased, number, u32, u64, delivered, batches),

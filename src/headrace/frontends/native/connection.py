@@ -31,7 +31,15 @@ from headrace.diagnostics import logger
 from headrace.frontends.access import Principal, guard, guard_call
 from headrace.frontends.leased import delivered_runs, mean_bytes, released, within
 from headrace.frontends.native.push import Push
-from headrace.frontends.native.translate import GroupName, Order, orders_of, published, published_effects, refusals_of
+from headrace.frontends.native.translate import (
+    GroupName,
+    Order,
+    held_of,
+    orders_of,
+    published,
+    published_effects,
+    refusals_of,
+)
 from headrace.names import DEFAULT_GROUP, DEFAULT_NAMESPACE
 from headrace.shard import Done
 from headrace.wire import native
@@ -43,6 +51,7 @@ if TYPE_CHECKING:
 __all__ = ["NativeConnection"]
 
 _FRAME_MARGIN_BYTES: Final = 64 * limits.KIB
+_FEATURES: Final = (native.FEATURE_HELD, native.FEATURE_WITHDRAW)
 _log = logger("native")
 
 
@@ -303,7 +312,11 @@ class NativeConnection(asyncio.Protocol):
             self.session.send_close(error)
             return
         self.session.send_welcome(
-            server=self._door.product, server_id=self._door.server_id, namespace=namespace, wall_ns=site.clock.wall_ns()
+            server=self._door.product,
+            server_id=self._door.server_id,
+            namespace=namespace,
+            features=[feature for feature in body.features if feature in _FEATURES],
+            wall_ns=site.clock.wall_ns(),
         )
         if self._door.draining_ns is not None:
             self.go_away(self._door.draining_ns)
@@ -337,6 +350,7 @@ class NativeConnection(asyncio.Protocol):
         group = (scope.namespace or self.namespace, scope.topic, scope.group)
         guard(self.principal, "consume", group[0], group[1])
         options = native.unpack(packet.options, dict[str, Any])
+        held = held_of(options.pop("held", None))
         push = Push(self, packet.correlation, group, scope.consumer or self.peer)
         lease_ns = packet.lease_ns or None
         push.source = self._broker.subscribe(
@@ -346,22 +360,22 @@ class NativeConnection(asyncio.Protocol):
             lease_ns=lease_ns,
             options=options,
             on_end=lambda error: self.end_push(push, error),
+            held=held,
         )
         if self.pushes is None:
             self.pushes = {}
         self.pushes[push.number] = push
-        lease_ns = lease_ns or self._broker.broker.find_group(*group).policy.lease_ns
+        policy = self._broker.broker.find_group(*group).policy
+        granted = lease_ns or policy.lease_ns, native.pack({"auto_ack": True}) if policy.auto_ack else b""
         journal = self._broker.core.journal
-        self._broker.host.then(
-            lambda: Done(lease_ns, journal.end_position), lambda reply: self._subscribed(push, reply)
-        )
+        self._broker.host.then(lambda: Done(granted, journal.end_position), lambda reply: self._subscribed(push, reply))
 
-    def _subscribed(self, push: Push, reply: int | errors.HeadraceError) -> None:
+    def _subscribed(self, push: Push, reply: tuple[int, bytes] | errors.HeadraceError) -> None:
         """A group that was made for it is durable."""
         if isinstance(reply, errors.HeadraceError):
             self._drop_push(push)
             self.session.send_error(push.number, reply)
-        elif self.session.send_subscribed(push.number, reply):
+        elif self.session.send_subscribed(push.number, *reply):
             self.pump_soon(push)
         self.touch()
 
@@ -371,7 +385,11 @@ class NativeConnection(asyncio.Protocol):
 
     def _on_credit(self, packet: native.Credit) -> None:
         push = self.pushes.get(packet.subscription) if self.pushes else None
-        if push is not None:
+        if push is None:
+            return
+        if packet.withdraw:
+            push.withdraw()
+        else:
             push.pump()
 
     def _on_unsubscribe(self, packet: native.Unsubscribe) -> None:

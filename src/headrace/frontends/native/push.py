@@ -36,6 +36,8 @@ class Source(Protocol):
 
     def credit(self, messages: int) -> None: ...
 
+    def withdraw(self) -> None: ...
+
     def close(self, *, clean: bool = True) -> None: ...
 
 
@@ -96,6 +98,14 @@ class Push:
         held, self._held = list(self._held), deque()
         self._connection.give_back(self.group, held)
 
+    def withdraw(self) -> None:
+        """The client has taken its credit back; what the broker has leased for us meanwhile goes back when it comes."""
+        self._granted = 0
+        if self.source is not None:
+            self.source.withdraw()
+        held, self._held = list(self._held), deque()
+        self._connection.give_back(self.group, held)
+
     def _send(self, leased: list[LeasedBatch]) -> bool:
         """Write within the credit and what may be unsent; the rest is held. False: the subscription is over."""
         connection = self._connection
@@ -104,6 +114,9 @@ class Push:
         portions = pieces(leased, PUSH_PORTION_BYTES, hard_bytes)
         for portion in portions:
             standing = session.subscriptions.get(self.number)
+            if standing is not None and sum([one.batch.count for one in portion]) > standing.credit_messages:
+                connection.give_back(self.group, portion)  # the credit was withdrawn
+                continue
             no_credit = standing is not None and standing.credit_bytes <= 0
             if no_credit or self._held or not connection.may_push:
                 self._held.extend(portion)

@@ -9,14 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
 from headrace import errors
 from headrace.batch import HIGHEST_LIMITS, Batch
 from headrace.calls import Part, Refusal, Run, Settle, Settled
+from headrace.limits import HELD_RUNS_MAX, LEASE_MESSAGES_MAX
 from headrace.wire import native
 
 __all__ = [
     "GroupName",
     "Order",
+    "held_of",
     "orders_of",
     "published",
     "published_effects",
@@ -50,6 +54,31 @@ def published(count: int, parts: Sequence[Part]) -> tuple[list[native.Part], Seq
     for duplicate in duplicates:
         indexes[duplicate[0]] = native.DUPLICATE
     return places, indexes, duplicates
+
+
+# -- consuming ---------------------------------------------------------------------------------------------------------
+
+
+def held_of(told: object) -> list[Run] | None:
+    """What a consumer that comes back says it holds; None: it does not say.
+
+    >>> held_of([[0, 7, 3, 2]])
+    [Run(partition=0, lease_id=7, first_offset=3, count=2)]
+    """
+    if told is None:
+        return None
+    try:
+        held = msgspec.convert(told, list[Run])
+    except msgspec.ValidationError as error:
+        raise errors.InvalidArgument(f"held: {error}") from None
+    if len(held) > HELD_RUNS_MAX:
+        raise errors.LimitExceeded(f"held: {len(held)} runs; at most {HELD_RUNS_MAX}, or none are named")
+    for run in held:
+        if not (0 < run.count <= LEASE_MESSAGES_MAX and 0 <= run.first_offset < 1 << 62):
+            raise errors.InvalidArgument(
+                f"held: {run.count} messages from offset {run.first_offset}: from 1 to {LEASE_MESSAGES_MAX}, from 0 up"
+            )
+    return held
 
 
 # -- settling ----------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from typing import Any
 
 from headrace import errors, limits
 from headrace.wire.native.encoding import ENCODERS, credit_frame, publish_frame, settle_frame
+from headrace.wire.native.layouts import WITHDRAW_FLAG
 from headrace.wire.native.packets import (
     BY_KEY,
     DURABLE,
@@ -194,6 +195,22 @@ class ClientSession(Session):
         self._send(credit_frame, subscription, messages, size_bytes)
         standing.credit_messages, standing.credit_bytes = held_messages, held_bytes
         return True
+
+    def send_withdraw(self, subscription: int) -> bool:
+        """Let the server push nothing more. It may have pushed before it hears of it: the credit is counted as gone
+        (`withdrawn`) when something that was asked after this has been answered."""
+        self._welcomed(Kind.CREDIT)
+        standing = self.subscriptions.get(subscription)
+        if standing is None or standing.leaving:
+            return False
+        self._send(credit_frame, subscription, 0, 0, WITHDRAW_FLAG)
+        return True
+
+    def withdrawn(self, subscription: int) -> None:
+        """The server has heard of it."""
+        standing = self.subscriptions.get(subscription)
+        if standing is not None:
+            standing.credit_messages = 0
 
     def send_unsubscribe(self, subscription: int) -> int:
         """End a subscription; the server releases what it still holds."""

@@ -42,6 +42,7 @@ from headrace.wire.native.layouts import (
     SETTLED,
     U32,
     U64,
+    WITHDRAW_FLAG,
 )
 from headrace.wire.native.packets import (
     BY_POLICY,
@@ -262,9 +263,12 @@ def _decode_ended(view: memoryview, at: int, end: int, _flags: int, correlation:
     return Ended(correlation, subscription, code, _text(view, at + 16, end), retry_after_ns)
 
 
-def _decode_credit(view: memoryview, at: int, end: int, _flags: int, _correlation: int) -> Packet:
+def _decode_credit(view: memoryview, at: int, end: int, flags: int, _correlation: int) -> Packet:
     _whole("CREDIT", at + 16, end)
-    return Credit(*CREDIT.unpack_from(view, at))
+    subscription, messages, size_bytes = CREDIT.unpack_from(view, at)
+    if flags & WITHDRAW_FLAG and (messages or size_bytes):
+        raise _bad("CREDIT: withdraws credit and gives some")
+    return Credit(subscription, messages, size_bytes, bool(flags & WITHDRAW_FLAG))
 
 
 def _delivered(view: memoryview, at: int, end: int) -> tuple[int, int, list[DeliveredRun], list[Buffer]]:

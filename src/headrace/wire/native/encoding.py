@@ -42,6 +42,7 @@ from headrace.wire.native.layouts import (
     TOKEN_FRAME,
     U32,
     U64,
+    WITHDRAW_FLAG,
 )
 from headrace.wire.native.packets import (
     Action,
@@ -208,12 +209,12 @@ def _encode_ended(packet: Ended) -> list[Buffer]:
 
 
 def _encode_credit(packet: Credit) -> list[Buffer]:
-    return credit_frame(packet.subscription, packet.messages, packet.bytes)
+    return credit_frame(packet.subscription, packet.messages, packet.bytes, WITHDRAW_FLAG if packet.withdraw else 0)
 
 
-def credit_frame(subscription: int, messages: int, size_bytes: int) -> list[Buffer]:
+def credit_frame(subscription: int, messages: int, size_bytes: int, flags: int = 0) -> list[Buffer]:
     """CREDIT without a packet in between."""
-    return [CREDIT_FRAME.pack(22, 41, 0, 0, subscription, messages, size_bytes)]
+    return [CREDIT_FRAME.pack(22, 41, flags, 0, subscription, messages, size_bytes)]
 
 
 def _encode_deliveries(packet: Deliveries) -> list[Buffer]:

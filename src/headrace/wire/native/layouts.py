@@ -13,6 +13,7 @@ LENGTH_BYTES: Final = 4
 HELLO_MAGIC: Final = b"HRN1"
 RELAXED_FLAG: Final = 1
 ATOMIC_FLAG: Final = 1
+WITHDRAW_FLAG: Final = 1
 
 LENGTH: Final = Struct("<I")
 HEADER: Final = Struct("<IBBI")
@@ -71,7 +72,11 @@ BODY_BYTES_MAX: Final[dict[int, int]] = {
     Kind.RESULT: _FRAME_MAX,
 }
 """What a kind's body may measure whatever the connection's frame limit."""
-KNOWN_FLAGS: Final[dict[int, int]] = {Kind.PUBLISHED: RELAXED_FLAG, Kind.SETTLE: ATOMIC_FLAG}
+KNOWN_FLAGS: Final[dict[int, int]] = {
+    Kind.PUBLISHED: RELAXED_FLAG,
+    Kind.CREDIT: WITHDRAW_FLAG,
+    Kind.SETTLE: ATOMIC_FLAG,
+}
 """Flag bits that mean something; any other bit is malformed."""
 UNCORRELATED: Final[frozenset[int]] = frozenset(
     {Kind.HELLO, Kind.WELCOME, Kind.PING, Kind.PONG, Kind.CLOSE, Kind.GOAWAY, Kind.DELIVERIES, Kind.CREDIT}

@@ -42,6 +42,12 @@ DUPLICATE: Final = 0xFFFF
 """In ``Published.indexes``: this message is a duplicate."""
 
 
+FEATURE_HELD: Final = "held"
+"""CONSUME says what a consumer that comes back still holds; a server that was started anew gives back the rest."""
+FEATURE_WITHDRAW: Final = "withdraw"
+"""CREDIT may take back what it gave."""
+
+
 class Kind(IntEnum):
     """A frame's kind byte. A reply is its request + 1."""
 
@@ -266,12 +272,13 @@ class Ended(Packet, frozen=True):
 
 
 class Credit(Packet, frozen=True):
-    """The server may push that much more."""
+    """The server may push that much more; ``withdraw``: nothing, whatever it was allowed before."""
 
     kind = Kind.CREDIT
     subscription: int
     messages: int
     bytes: int
+    withdraw: bool = False
 
 
 class Deliveries(Packet, frozen=True):

@@ -157,6 +157,8 @@ class ServerSession(Session):
         subscription = self.subscriptions.get(packet.subscription)
         if subscription is None or subscription.leaving:
             return
+        if packet.withdraw:
+            subscription.credit_messages = 0
         subscription.credit_messages += packet.messages
         subscription.credit_bytes += packet.bytes
         bounds = self.limits

@@ -351,6 +351,22 @@ def test_server_pushes_within_the_credit_and_no_further() -> None:
     assert line.server.send_deliveries(number, runs, [b"x"], SECOND_NS)
 
 
+def test_withdrawn_credit_is_gone_for_the_server_at_once_and_for_the_client_when_it_knows() -> None:
+    line = opened()
+    number = subscribed(line, messages=150)
+    assert line.client.send_withdraw(number)
+    crossing = [(0, 77, 40, 100, 1)]
+    assert line.server.send_deliveries(number, crossing, [b"x"], SECOND_NS)  # before it is heard of
+    assert line.to_server() == [Credit(number, 0, 0, True)]
+    assert line.server.subscriptions[number].credit_messages == 0
+    (push,) = line.to_client()
+    assert isinstance(push, Deliveries)
+    line.client.withdrawn(number)
+    assert line.client.send_credit(number, 150, 0)
+    line.to_server()
+    assert line.server.subscriptions[number].credit_messages == line.client.subscriptions[number].credit_messages == 150
+
+
 def test_bytes_of_credit_may_be_overrun_once() -> None:
     line = opened()
     number = subscribed(line, size_bytes=10)
