@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from headrace.batch import Batch
-from headrace.calls import LeasedBatch, Part, Settle, Settled
+from headrace.calls import LeasedBatch, Part, Run, Settle, Settled, Tended
 from headrace.client.address import Address, parse_address
 from headrace.client.arguments import Duration, span_ns
-from headrace.client.asking import Asking, count_of, parts_of, result_of, settled_of
+from headrace.client.asking import (
+    Asking,
+    count_of,
+    parts_of,
+    result_of,
+    runs_settled,
+    settled_of,
+    tended_of,
+)
 from headrace.client.line import Line, Request
 from headrace.client.steady import steady
 from headrace.client.tls import Plain, Secured, client_context
@@ -274,7 +282,8 @@ class AsyncNetworkPort:
 
 
 class AsyncNetworkConsumer:
-    """One consumer: the server pushes as far as its credit goes; what is asked for beyond that is pulled."""
+    """One consumer: the server pushes as far as its credit goes; what is asked for beyond that is pulled, and all of it
+    while the credit is withheld (``line.Channel``)."""
 
     def __init__(
         self,
@@ -293,6 +302,8 @@ class AsyncNetworkConsumer:
         self._changed = asyncio.Event()
         self._channel = asking.channel(*names, consumer, lease_ns, prefetch, options, self._changed.set)
         self._pulling = False
+        self._pull_again = False
+        self._unanswered: dict[int, Settle] = {}
         self._unconfirmed = 0
         self._refusal: HeadraceError | None = None
         self._closed = False
@@ -313,26 +324,44 @@ class AsyncNetworkConsumer:
     def life(self) -> int:
         return self._channel.life
 
+    @property
+    def auto_ack(self) -> bool:
+        return self._channel.auto_ack
+
     async def receive(self, most: int, wait_ns: int) -> list[LeasedBatch]:
         channel, now_ns = self._channel, self._port.now_ns
+        channel.ask(now_ns())
+        try:
+            return await self._await(most, wait_ns)
+        finally:
+            channel.asked(now_ns())
+            self._port.flush_soon()
+
+    async def _await(self, most: int, wait_ns: int) -> list[LeasedBatch]:
+        channel, now_ns = self._channel, self._port.now_ns
         until_ns = now_ns() + wait_ns
-        asked = False
+        pulled = False
         while True:
             if channel.waits:
-                taken = channel.take(most)
-                self._port.flush_soon()
-                return taken
+                taken = channel.take(most, now_ns())
+                if taken:
+                    return taken
             if channel.error is not None:
                 raise channel.error
             left_ns = until_ns - now_ns()
-            if not asked and (wait_ns == 0 or most > channel.credit) and not self._pulling:
-                asked = True
-                self._pull(most, 0 if channel.credit > 0 else max(left_ns, 0))
-            elif left_ns <= 0 and not self._pulling:
+            if self._pull_again:
+                self._pull_again = pulled = False
+            if not (pulled or self._pulling or channel.returning) and (
+                wait_ns == 0 or most > channel.credit or channel.withheld
+            ):
+                pulled = True
+                pushed = channel.credit > 0 and not channel.withheld
+                self._pull(most, 0 if pushed else max(left_ns, 0))
+                continue
+            if left_ns <= 0 and not self._pulling and (pulled or wait_ns > 0 or not channel.returning):
                 return []
-            asked = True
             self._changed.clear()
-            if self._pulling:
+            if self._pulling or left_ns <= 0:
                 await self._changed.wait()
             else:
                 try:
@@ -349,21 +378,41 @@ class AsyncNetworkConsumer:
     def _pulled(self, answer: Any) -> None:
         self._pulling = False
         if not isinstance(answer, HeadraceError):
-            self._channel.put(answer, self._port.now_ns(), pushed=False)
+            self._pull_again = not self._channel.put(answer, self._port.now_ns(), pushed=False)
         elif not isinstance(answer, Closed) or self._line.failure is not None:
             self._channel.error = self._channel.error or answer
+        else:
+            self._pull_again = True  # its connection broke, and what it brought came to nobody
         self._changed.set()
 
     async def settle(self, order: Settle) -> Settled:
-        self._channel.settled(count_of(order))
-        answer = await self._port.ask(lambda reply: self._asking.settle(*self._names, order, reply))
+        answer = await self._port.ask(lambda reply: self._settling(order, reply))
         return settled_of(answer, order)
 
     def settle_soon(self, order: Settle) -> None:
         self._unconfirmed += 1
-        self._channel.settled(count_of(order))
-        self._line.ask(self._asking.settle(*self._names, order, lambda answer: self._settled_soon(answer, order)))
+        self._line.ask(self._settling(order, lambda answer: self._settled_soon(answer, order)))
         self._port.flush_soon()
+
+    def _settling(self, order: Settle, reply: Callable[[Any], None]) -> Request:
+        def answered(answer: Any) -> None:
+            del self._unanswered[id(order)]
+            reply(answer)
+
+        self._channel.settled(count_of(order))
+        self._unanswered[id(order)] = order
+        return self._asking.settle(*self._names, order, answered)
+
+    def tend(self, order: Settle, tended: Tended) -> None:
+        if order.extend:
+            extend = Settle(extend=order.extend)
+            self._line.ask(self._asking.settle(*self._names, extend, lambda answer: tended(tended_of(answer, extend))))
+        if order.release:
+            self._channel.give_back(order.release)
+        self._port.flush_soon()
+
+    def tell_held(self, held: Callable[[], Sequence[Run]]) -> None:
+        self._channel.tells_held = lambda: [*held(), *runs_settled(self._unanswered.values())]
 
     def _settled_soon(self, answer: Any, order: Settle) -> None:
         self._unconfirmed -= 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -15,7 +15,16 @@ from headrace.errors import BY_CODE, HeadraceError, InvalidArgument
 from headrace.limits import CLIENT_BATCH_BYTES
 from headrace.wire import native
 
-__all__ = ["Asking", "answer_or_raise", "count_of", "parts_of", "result_of", "settled_of"]
+__all__ = [
+    "Asking",
+    "answer_or_raise",
+    "count_of",
+    "parts_of",
+    "result_of",
+    "runs_settled",
+    "settled_of",
+    "tended_of",
+]
 
 _REPEATABLE: Final = frozenset(
     {"browse", "explain", "group.config", "group.list", "group.pause", "group.resume", "group.show", "namespace.list"}
@@ -130,7 +139,7 @@ class Asking:
             native.Scope(self._other(namespace), topic, group, consumer),
             lease_ns=lease_ns or 0,
             credit=prefetch,
-            options=native.pack(options) if options else b"",
+            options=options or {},
             changed=changed,
         )
 
@@ -147,6 +156,29 @@ def count_of(order: Settle) -> int:
     """How many messages an order lets go of."""
     count = sum(run.count for run in order.ack) + sum(run.count for run in order.release)
     return count + sum(run.count for run, _, _ in order.nack) + sum(run.count for run, _ in order.reject)
+
+
+def runs_settled(orders: Iterable[Settle]) -> list[Run]:
+    """What orders without an answer are about: to be held until there is one."""
+    return [
+        run
+        for order in orders
+        for runs in (
+            order.ack,
+            order.release,
+            [run for run, _, _ in order.nack],
+            [run for run, _ in order.reject],
+            [run for run, _ in order.extend],
+        )
+        for run in runs
+    ]
+
+
+def tended_of(answer: Any, order: Settle) -> list[Run] | None:
+    """What was refused of renewals, None: all of it."""
+    if isinstance(answer, HeadraceError):
+        return None
+    return [refusal.run for refusal in settled_of(answer, order).refused]
 
 
 def parts_of(packet: native.Published) -> list[Part]:

@@ -23,16 +23,18 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from headrace import errors
 from headrace.batch import HIGHEST_LIMITS, Batch
-from headrace.calls import LeasedBatch
+from headrace.calls import LeasedBatch, Run
 from headrace.limits import (
     CLIENT_CREDIT_BYTES,
+    CLIENT_IDLE_NS,
     CLIENT_OVERLOADED_NS,
     CLIENT_PRODUCER_WINDOW,
+    HELD_RUNS_MAX,
     SECOND_NS,
 )
 from headrace.wire import native
@@ -85,13 +87,34 @@ class Request:
 
 
 class Channel:
-    """One consumer on the line: what came and was not yet taken, and the credit that goes back for it."""
+    """One consumer on the line: what came and was not yet taken, and the credit that goes back for it.
+
+    A program *asks* for messages, and between two times it may be busy, or have forgotten us. What lies here must not
+    become too old to be handed out meanwhile, nor be kept from others:
+
+    - What lies here untaken for the idle span (``CLIENT_IDLE_NS``, or a third of the lease), or since it was asked for
+      last, is given back, uncounted; so is, at once, what comes when it has not asked for that long.
+    - From then on nothing is pushed (*withheld* credit; the server is told that it is withdrawn): when it is asked for,
+      it is pulled. Once it takes as much as its credit within one idle span, and asks again, the credit goes back.
+    - What comes between giving back and the answer to it is given back as well. It was leased before the broker knew,
+      and where order is by partition the broker took it back together with what it comes after.
+
+    Of a group with ``auto_ack`` nothing is given back: what is here is settled.
+    """
 
     __slots__ = (
+        "_full",
         "_inbox",
         "_line",
         "_owed_bytes",
         "_owed_messages",
+        "_span_ns",
+        "_taken",
+        "_taken_since_ns",
+        "_withdrawn",
+        "asked_ns",
+        "asking",
+        "auto_ack",
         "changed",
         "credit",
         "error",
@@ -100,8 +123,11 @@ class Channel:
         "life",
         "number",
         "options",
+        "returning",
         "scope",
         "stands",
+        "tells_held",
+        "withheld",
     )
 
     def __init__(
@@ -111,7 +137,7 @@ class Channel:
         *,
         lease_ns: int,
         credit: int,
-        options: bytes,
+        options: Mapping[str, Any],
         changed: Callable[[], None],
     ) -> None:
         self._line = line
@@ -124,54 +150,170 @@ class Channel:
         self.stands = False  # it was subscribed once
         self.life = 0
         self.held = 0  # messages taken and not settled, as far as is known here
+        self.tells_held: Callable[[], Sequence[Run]] | None = None
+        self.auto_ack = False
         self.error: errors.HeadraceError | None = None
-        self._inbox: deque[tuple[LeasedBatch, bool]] = deque()
+        self.asking = 0  # by how many threads or tasks
+        self.asked_ns = line.now_ns()
+        self.returning = 0  # releases without an answer
+        self.withheld = False
+        self._inbox: deque[tuple[LeasedBatch, bool, int]] = deque()  # pushed, and when it came
         self._owed_messages = 0
         self._owed_bytes = 0
+        self._span_ns = lease_ns
+        self._taken = 0  # while credit is withheld, since then
+        self._taken_since_ns = 0
+        self._full = credit  # as much as the server takes
+        self._withdrawn = False  # and not only not given back
 
-    def put(self, packet: native.Deliveries | native.Leased, now_ns: int, *, pushed: bool) -> None:
-        """Take in what the server leased to it."""
-        self._inbox.extend([(leased, pushed) for leased in leased_batches(packet, now_ns)])
+    # -- the program asks ----------------------------------------------------------------------------------------------
+
+    def ask(self, now_ns: int) -> None:
+        """Somebody wants messages, until `asked`."""
+        self.rest(now_ns)
+        self.asking += 1
+        quick = self._taken >= self.credit and now_ns - self._taken_since_ns < self.idle_ns
+        if self.withheld and quick and not self.returning:
+            self.withheld = self._withdrawn = False
+            self._give_credit()
+
+    def asked(self, now_ns: int) -> None:
+        """It has them, or does not want them any more."""
+        self.asking -= 1
+        self.asked_ns = now_ns
+        self._plan_rest()
+
+    @property
+    def idle_ns(self) -> int:
+        """What lies here for longer was not wanted."""
+        return min(CLIENT_IDLE_NS, self._span_ns // 3) if self._span_ns else CLIENT_IDLE_NS
+
+    def idles(self, now_ns: int) -> bool:
+        """Has the program not asked for that long?"""
+        return not self.asking and now_ns - self.asked_ns >= self.idle_ns
 
     @property
     def waits(self) -> bool:
         """Is there something to take?"""
         return bool(self._inbox)
 
-    def take(self, most: int) -> list[LeasedBatch]:
-        """Up to ``most`` messages; the credit of those that were pushed goes back."""
+    def take(self, most: int, now_ns: int) -> list[LeasedBatch]:
+        """Up to ``most`` messages whose lease is not over; the credit of those that were pushed goes back."""
         inbox = self._inbox
         taken: list[LeasedBatch] = []
-        while inbox and most > 0:
-            first, pushed = inbox.popleft()
+        total = 0
+        while inbox and total < most:
+            first, pushed, came_ns = inbox.popleft()
             count = first.batch.count
-            if count > most:
-                inbox.appendleft((_part(first, most, count), pushed))
-                first = _part(first, 0, most)
-                count = most
-            most -= count
-            self.held += count
+            if total + count > most:
+                inbox.appendleft((_part(first, most - total, count), pushed, came_ns))
+                first = _part(first, 0, most - total)
+                count = most - total
             if pushed:
                 self._owed_messages += count
                 self._owed_bytes += first.batch.size_bytes
+            if first.deadline_ns <= now_ns and not self.auto_ack:
+                continue
+            total += count
             taken.append(first)
-        if self._owed_messages and (not inbox or self._owed_messages * 2 >= self.credit):
-            self._line.give_credit(self, self._owed_messages, self._owed_bytes)
-            self._owed_messages = self._owed_bytes = 0
+        self.held += total
+        if self.withheld:
+            if now_ns - self._taken_since_ns >= self.idle_ns:
+                self._taken, self._taken_since_ns = 0, now_ns
+            self._taken += total
+        elif self._owed_messages and (not inbox or self._owed_messages * 2 >= self.credit):
+            self._give_credit()
         return taken
+
+    def _give_credit(self) -> None:
+        messages, size_bytes = self._owed_messages, self._owed_bytes
+        self._owed_messages = self._owed_bytes = 0
+        if messages:
+            self._line.give_credit(self, messages, size_bytes)
 
     def settled(self, count: int) -> None:
         """So many were settled."""
         self.held = max(0, self.held - count)
 
-    def start_over(self) -> list[LeasedBatch]:
-        """The connection is gone, or will be: what came and was not taken."""
-        left = [leased for leased, _ in self._inbox]
+    # -- what the server leased ----------------------------------------------------------------------------------------
+
+    def put(self, packet: native.Deliveries | native.Leased, now_ns: int, *, pushed: bool) -> bool:
+        """Take in what the server leased to it; False: it was not wanted, and is given back."""
+        came = leased_batches(packet, now_ns)
+        if not came:
+            return True
+        self._span_ns = packet.lease_ns
+        self._inbox.extend([(leased, pushed, now_ns) for leased in came])
+        if not self.auto_ack and (self.returning or self.idles(now_ns)):
+            self.give_back()
+            return False
+        if not self.asking:
+            self._plan_rest()
+        return True
+
+    def give_back(self, untaken: Sequence[Run] = ()) -> None:
+        """Release everything here, and these, which were taken and not handed out."""
+        runs = [(run.partition, run.lease_id, run.first_offset, run.count) for run in untaken]
+        self.settled(sum(run.count for run in untaken))
+        for leased, pushed, _ in self._inbox:
+            runs += _receipts(leased)
+            if pushed:
+                self._owed_messages += leased.batch.count
+                self._owed_bytes += leased.batch.size_bytes
         self._inbox.clear()
+        self._taken = 0
+        if runs:
+            if not self.withheld and self.credit:
+                self.withheld = True
+                self._withdrawn = self._line.withdraw_credit(self)
+            self._line.release(self, runs)
+
+    def given_back(self, _answer: Any) -> None:
+        """The server knows; if it was released or gone already is all the same."""
+        self.returning -= 1
+        if not self.returning and self._withdrawn:
+            self._owed_messages = self._full
+            self._line.credit_gone(self)
+        self.changed()
+
+    def rest(self, now_ns: int) -> int | None:
+        """Give back what has lain here for too long; when to look again."""
+        due_ns = self._rests_at_ns()
+        if due_ns is not None and due_ns <= now_ns:
+            self.give_back()
+            return None
+        return due_ns
+
+    def _rests_at_ns(self) -> int | None:
+        if not self._inbox or self.auto_ack:
+            return None
+        came_ns = self._inbox[0][2]
+        return (came_ns if self.asking else min(came_ns, self.asked_ns)) + self.idle_ns
+
+    def _plan_rest(self) -> None:
+        due_ns = self._rests_at_ns()
+        if due_ns is not None:
+            self._line.look_at(due_ns)
+
+    # -- connections ---------------------------------------------------------------------------------------------------
+
+    def credit_now(self, most: int, now_ns: int) -> int:
+        """What a new subscription begins with: nothing, while the program does not ask."""
+        self._full = min(self.credit, most)
+        self.withheld = self.idles(now_ns) and self._full > 0
+        self._withdrawn = False
+        self._owed_messages, self._owed_bytes = (self._full if self.withheld else 0), 0
+        self._taken = 0
+        return 0 if self.withheld else self._full
+
+    def start_over(self) -> None:
+        """The connection is gone, or will be: what came and was not taken is given back."""
+        if not self.auto_ack:
+            self.give_back()
+        self.withheld = self._withdrawn = False
         self._owed_messages = self._owed_bytes = 0
         self.number = 0
         self.life += 1
-        return left
 
 
 def _part(leased: LeasedBatch, start: int, stop: int) -> LeasedBatch:
@@ -230,6 +372,7 @@ class Line:
         self._numbers = 0
         self._channels: dict[int, Channel] = {}  # by subscription
         self._standing: list[Channel] = []
+        self._look_ns: int | None = None  # when something may have lain in a channel for too long
 
     # -- asking ------------------------------------------------------------------------------------------------------
 
@@ -276,6 +419,23 @@ class Line:
             except (errors.Draining, errors.Closed):
                 return  # the connection is ending, and all credit with it
 
+    def withdraw_credit(self, channel: Channel) -> bool:
+        """Let the server push nothing, if it knows how to; before what was pushed is given back."""
+        session = self.session
+        if session is None or not (self.up and channel.number and session.welcome):
+            return False
+        if native.FEATURE_WITHDRAW not in session.welcome.features:
+            return False
+        try:
+            return session.send_withdraw(channel.number)
+        except (errors.Draining, errors.Closed):
+            return False  # the connection is ending, and all credit with it
+
+    def credit_gone(self, channel: Channel) -> None:
+        """What was asked after withdrawing it has been answered."""
+        if self.session is not None:
+            self.session.withdrawn(channel.number)
+
     # -- consumers ---------------------------------------------------------------------------------------------------
 
     def open_channel(self, channel: Channel, reply: Reply) -> None:
@@ -286,6 +446,7 @@ class Line:
                 self._standing.remove(channel)
             else:
                 channel.stands = True
+                channel.auto_ack = _says_auto_ack(packet)
             reply(packet)
 
         self._standing.append(channel)
@@ -295,16 +456,31 @@ class Line:
         welcome = session.welcome
         if welcome is None:
             raise errors.Closed("no WELCOME yet")
+        options = dict(channel.options)
+        if channel.stands and native.FEATURE_HELD in welcome.features:
+            held = self._held_as(channel.scope)
+            if held is not None:
+                options["held"] = held
         number = session.send_consume(
             channel.scope,
-            credit_messages=min(channel.credit, welcome.credit_messages_max),
+            credit_messages=channel.credit_now(welcome.credit_messages_max, self.now_ns()),
             credit_bytes=min(CLIENT_CREDIT_BYTES, welcome.credit_bytes_max),
             lease_ns=channel.lease_ns,
-            options=channel.options,
+            options=native.pack(options) if options else b"",
         )
         channel.number = number
         self._channels[number] = channel
         return number
+
+    def _held_as(self, scope: native.Scope) -> list[Run] | None:
+        """What the consumers of one name hold; None: not known, or more than may be told."""
+        held: list[Run] = []
+        for channel in self._standing:
+            if channel.scope == scope:
+                if channel.tells_held is None:
+                    return None
+                held += channel.tells_held()
+        return held if len(held) <= HELD_RUNS_MAX else None
 
     def _subscribe_again(self, channel: Channel) -> None:
         """On a new connection, before anything else is asked there."""
@@ -315,7 +491,9 @@ class Line:
             return self._subscribe(session, channel)
 
         def answered(packet: Any) -> None:
-            if isinstance(packet, errors.HeadraceError) and not isinstance(packet, errors.AlreadyExists):
+            if not isinstance(packet, errors.HeadraceError):
+                channel.auto_ack = _says_auto_ack(packet)
+            elif not isinstance(packet, errors.AlreadyExists):
                 channel.error = channel.error or packet
             channel.changed()
 
@@ -342,6 +520,17 @@ class Line:
 
         self.ask(Request("the end of a subscription", send, reply, broken="unknown"))
 
+    def look_at(self, at_ns: int) -> None:
+        """What lies in the channels becomes too old at this time."""
+        if self._look_ns is None or at_ns < self._look_ns:
+            self._look_ns = at_ns
+
+    def release(self, channel: Channel, runs: Sequence[native.ReceiptRun]) -> None:
+        """Give back what was leased to a channel and not handed out."""
+        channel.returning += 1
+        action = native.Action(native.Verb.RELEASE, _group_of(channel.scope), runs)
+        self.ask(Request("a release", lambda session: session.send_settle([action]), channel.given_back))
+
     def group_settled(self, topic: str, group: str, count: int) -> None:
         """Messages of a group were settled by its names."""
         for channel in self._standing:
@@ -359,7 +548,11 @@ class Line:
         """There is a socket: say HELLO."""
         self.connections += 1
         self.session = native.ClientSession(
-            client=self._client, token=self._token, namespace=self._namespace, now_ns=self.now_ns()
+            client=self._client,
+            token=self._token,
+            namespace=self._namespace,
+            features=(native.FEATURE_HELD, native.FEATURE_WITHDRAW),
+            now_ns=self.now_ns(),
         )
 
     def failed_to_connect(self, reason: str) -> None:
@@ -392,6 +585,8 @@ class Line:
         due = [at for at, _ in self._later]
         if self.session is not None and (at := self.session.next_due_ns()) is not None:
             due.append(at)
+        if self._look_ns is not None:
+            due.append(self._look_ns)
         if self._down_since_ns is not None and (self._queue or self._later):
             due.append(max(self._down_since_ns, self._oldest_ns()) + self._outage_ns)
         return min(due, default=None)
@@ -402,6 +597,11 @@ class Line:
     def on_due(self) -> None:
         """Do what is due."""
         now_ns = self.now_ns()
+        if self._look_ns is not None and self._look_ns <= now_ns:
+            self._look_ns = None
+            for channel in self._standing:
+                if (again_ns := channel.rest(now_ns)) is not None:
+                    self.look_at(again_ns)
         if self.session is not None:
             self.session.on_due(now_ns)
             self._react(self.session)
@@ -505,17 +705,8 @@ class Line:
     def _start_leaving(self) -> None:
         """GOAWAY: hand out nothing more of this connection."""
         for channel in self._standing:
-            self._release(channel.start_over(), channel)
+            channel.start_over()
             channel.changed()
-
-    def _release(self, leased: list[LeasedBatch], channel: Channel) -> None:
-        """Give back what was pushed and never taken."""
-        runs = [
-            (one.partition, one.lease_id, first, count) for one in leased for first, count in _runs(one.batch.offsets())
-        ]
-        if runs:
-            action = native.Action(native.Verb.RELEASE, _group_of(channel.scope), runs)
-            self.ask(Request("a release", lambda session: session.send_settle([action]), _ignore))
 
     def _leave_if_done(self, session: native.ClientSession) -> None:
         if not self._under_way and not any(channel.held for channel in self._standing):
@@ -540,7 +731,7 @@ class Line:
             return
         self._put_back([request for request in under_way if request.broken == "again"])
         for channel in self._standing:
-            self._release(channel.start_over(), channel)
+            channel.start_over()
             channel.changed()
         for request in under_way:
             if request.broken == "unknown":
@@ -571,5 +762,10 @@ def _group_of(scope: native.Scope) -> native.Scope:
     return native.Scope(scope.namespace, scope.topic, scope.group)
 
 
-def _ignore(_: Any) -> None:
-    """For an answer nobody waits for."""
+def _receipts(leased: LeasedBatch) -> list[native.ReceiptRun]:
+    return [(leased.partition, leased.lease_id, first, count) for first, count in _runs(leased.batch.offsets())]
+
+
+def _says_auto_ack(packet: native.Subscribed) -> bool:
+    told = native.unpack(packet.information, dict[str, Any])
+    return bool(told.get("auto_ack"))

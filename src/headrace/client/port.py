@@ -9,16 +9,25 @@ from __future__ import annotations
 import contextlib
 import selectors
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Condition, Event, RLock, Thread
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.batch import Batch, encode_plain
-from headrace.calls import BY_KEY, LeasedBatch, Part, Place, Settle, Settled, place_of
+from headrace.calls import BY_KEY, LeasedBatch, Part, Place, Run, Settle, Settled, Tended, place_of
 from headrace.client.address import Address, parse_address
 from headrace.client.arguments import Duration, span_ns
-from headrace.client.asking import Asking, answer_or_raise, count_of, parts_of, result_of, settled_of
+from headrace.client.asking import (
+    Asking,
+    answer_or_raise,
+    count_of,
+    parts_of,
+    result_of,
+    runs_settled,
+    settled_of,
+    tended_of,
+)
 from headrace.client.line import Line, Request
 from headrace.client.steady import steady
 from headrace.client.tls import Plain, Secured, client_context
@@ -370,7 +379,8 @@ def _reason(error: OSError, address: Address) -> str:
 
 
 class NetworkConsumer:
-    """One consumer: the server pushes as far as its credit goes; what is asked for beyond that is pulled."""
+    """One consumer: the server pushes as far as its credit goes; what is asked for beyond that is pulled, and all of it
+    while the credit is withheld (``line.Channel``)."""
 
     def __init__(
         self,
@@ -393,6 +403,8 @@ class NetworkConsumer:
             namespace, topic, group, consumer, lease_ns, prefetch, options, self._changed.notify_all
         )
         self._pulling = False
+        self._pull_again = False
+        self._unanswered: dict[int, Settle] = {}
         self._unconfirmed = 0
         self._refusal: HeadraceError | None = None
         self._interrupted = False
@@ -407,30 +419,46 @@ class NetworkConsumer:
     def life(self) -> int:
         return self._channel.life
 
+    @property
+    def auto_ack(self) -> bool:
+        return self._channel.auto_ack
+
     def receive(self, most: int, wait_ns: int) -> list[LeasedBatch]:
         channel, now_ns = self._channel, self._port.now_ns
         with self._port.lock:
-            until_ns = now_ns() + wait_ns
-            asked = False
-            while True:
-                if channel.waits:
-                    taken = channel.take(most)
-                    self._port.flush()
+            channel.ask(now_ns())
+            try:
+                return self._await(most, wait_ns)
+            finally:
+                channel.asked(now_ns())
+                self._port.flush()
+
+    def _await(self, most: int, wait_ns: int) -> list[LeasedBatch]:
+        channel, now_ns = self._channel, self._port.now_ns
+        until_ns = now_ns() + wait_ns
+        pulled = False
+        while True:
+            if channel.waits:
+                taken = channel.take(most, now_ns())
+                if taken:
                     return taken
-                if channel.error is not None:
-                    raise channel.error
-                left_ns = until_ns - now_ns()
-                if self._interrupted or (asked and not self._pulling and left_ns <= 0):
-                    return []
-                if not asked:
-                    asked = True
-                    pushed = channel.credit > 0
-                    if (wait_ns == 0 or most > channel.credit) and not self._pulling:
-                        self._pull(most, 0 if pushed else max(left_ns, 0))
-                        continue
-                if left_ns <= 0 and not self._pulling:
-                    return []
-                self._changed.wait(left_ns / SECOND_NS if left_ns > 0 and not self._pulling else None)
+            if channel.error is not None:
+                raise channel.error
+            if self._interrupted:
+                return []
+            left_ns = until_ns - now_ns()
+            if self._pull_again:
+                self._pull_again = pulled = False
+            if not (pulled or self._pulling or channel.returning) and (
+                wait_ns == 0 or most > channel.credit or channel.withheld
+            ):
+                pulled = True
+                pushed = channel.credit > 0 and not channel.withheld
+                self._pull(most, 0 if pushed else max(left_ns, 0))
+                continue
+            if left_ns <= 0 and not self._pulling and (pulled or wait_ns > 0 or not channel.returning):
+                return []
+            self._changed.wait(left_ns / SECOND_NS if left_ns > 0 and not self._pulling else None)
 
     def _pull(self, most: int, wait_ns: int) -> None:
         self._pulling = True
@@ -440,9 +468,11 @@ class NetworkConsumer:
     def _pulled(self, answer: Any) -> None:
         self._pulling = False
         if not isinstance(answer, HeadraceError):
-            self._channel.put(answer, self._port.now_ns(), pushed=False)
+            self._pull_again = not self._channel.put(answer, self._port.now_ns(), pushed=False)
         elif not isinstance(answer, Closed) or self._line.failure is not None:
             self._channel.error = self._channel.error or answer
+        else:
+            self._pull_again = True  # its connection broke, and what it brought came to nobody
         self._changed.notify_all()
 
     def settle(self, order: Settle) -> Settled:
@@ -456,10 +486,29 @@ class NetworkConsumer:
         self._send(order, lambda answer: self._settled_soon(answer, order))
 
     def _send(self, order: Settle, reply: Callable[[Any], None]) -> None:
+        def answered(answer: Any) -> None:
+            del self._unanswered[id(order)]
+            reply(answer)
+
         with self._port.lock:
             self._channel.settled(count_of(order))
-            self._line.ask(self._asking.settle(*self._names, order, reply))
+            self._unanswered[id(order)] = order
+            self._line.ask(self._asking.settle(*self._names, order, answered))
             self._port.flush()
+
+    def tend(self, order: Settle, tended: Tended) -> None:
+        with self._port.lock:
+            if order.extend:
+                extend = Settle(extend=order.extend)
+                self._line.ask(
+                    self._asking.settle(*self._names, extend, lambda answer: tended(tended_of(answer, extend)))
+                )
+            if order.release:
+                self._channel.give_back(order.release)
+            self._port.flush()
+
+    def tell_held(self, held: Callable[[], Sequence[Run]]) -> None:
+        self._channel.tells_held = lambda: [*held(), *runs_settled(self._unanswered.values())]
 
     def _settled_soon(self, answer: Any, order: Settle) -> None:
         self._unconfirmed -= 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from headrace.batch import Batch, encode_columns
 from headrace.calls import Run, Settle
 from headrace.client.asking import Asking
 from headrace.client.line import Channel, Line
-from headrace.limits import CLIENT_PRODUCER_WINDOW, SECOND_NS
+from headrace.limits import CLIENT_IDLE_NS, CLIENT_PRODUCER_WINDOW, HELD_RUNS_MAX, MILLISECOND_NS, SECOND_NS
 from headrace.wire import native
 
 OUTAGE_NS = 10 * SECOND_NS
@@ -59,12 +59,12 @@ class Peer:
 
     # -- the server ----------------------------------------------------------------------------------------------------
 
-    def connect(self, *, welcome: bool = True) -> None:
+    def connect(self, *, welcome: bool = True, features: Sequence[str] = ()) -> None:
         self.line.connected()
         self.server = native.ServerSession(now_ns=self.now)
         self.exchange()
         if welcome:
-            self.server.send_welcome(server="headrace", server_id="n1")
+            self.server.send_welcome(server="headrace", server_id="n1", features=features)
             self.exchange()
 
     def exchange(self) -> None:
@@ -289,7 +289,7 @@ def test_a_consumer_subscribes_again_on_every_connection_and_gives_back_what_it_
     server.send_deliveries(number, ((0, 7, 0, 3, 1),), [stamped.buffers()], 30 * SECOND_NS)
     peer.exchange()
     assert channel.waits
-    assert [leased.batch.values() for leased in channel.take(2)] == [[b"a", b"b"]]
+    assert [leased.batch.values() for leased in channel.take(2, peer.now)] == [[b"a", b"b"]]
     life = channel.life
     peer.cut()
     assert channel.life != life
@@ -314,15 +314,262 @@ def test_credit_goes_back_for_what_was_taken_and_never_for_more(peer: Peer) -> N
     stamped = encode_columns([b"%d" % n for n in range(4)]).stamp(0, 100, 1)
     server.send_deliveries(consume.correlation, ((0, 7, 0, 4, 1),), [stamped.buffers()], 30 * SECOND_NS)
     peer.exchange()
-    channel.take(1)
+    channel.take(1, peer.now)
     peer.exchange()
     assert server.subscriptions[consume.correlation].credit_messages == 0
-    channel.take(1)
+    channel.take(1, peer.now)
     peer.exchange()
     assert server.subscriptions[consume.correlation].credit_messages == 2
-    channel.take(10)
+    channel.take(10, peer.now)
     peer.exchange()
     assert server.subscriptions[consume.correlation].credit_messages == 4
+
+
+# -- a program that does not ask ---------------------------------------------------------------------------------------
+
+LEASE_NS = 30 * SECOND_NS
+WITHDRAW = (native.FEATURE_WITHDRAW, native.FEATURE_HELD)
+
+
+class Subscribed:
+    """A channel that is subscribed, and what its server pushes."""
+
+    def __init__(
+        self, peer: Peer, *, credit: int = 8, features: Sequence[str] = WITHDRAW, information: bytes = b""
+    ) -> None:
+        peer.connect(features=features)
+        self.peer = peer
+        self.channel = peer.channel(credit)
+        self.offset = 0
+        self.answer_consume(information)
+
+    def answer_consume(self, information: bytes = b"") -> native.Consume:
+        peer = self.peer
+        peer.exchange()
+        (consume,) = (event for event in peer.asked if isinstance(event, native.Consume))
+        peer.asked.remove(consume)
+        assert peer.server is not None
+        peer.server.send_subscribed(consume.correlation, LEASE_NS, information)
+        peer.exchange()
+        self.number = consume.correlation
+        return consume
+
+    def push(self, count: int = 1, lease_ns: int = LEASE_NS) -> None:
+        batch = encode_columns([b"x"] * count).stamp(self.offset, 100 + self.offset, 1)
+        runs = ((0, 7, self.offset, count, 1),)
+        self.offset += count
+        assert self.peer.server is not None
+        self.peer.server.send_deliveries(self.number, runs, [batch.buffers()], lease_ns)
+        self.peer.exchange()
+
+    def pulled(self, count: int) -> None:
+        """What a pull of ours brought."""
+        batch = encode_columns([b"x"] * count).stamp(self.offset, 100 + self.offset, 1)
+        packet = native.Leased(99, 0, LEASE_NS, [(0, 8, self.offset, count, 1)], [batch.to_bytes()])
+        self.offset += count
+        self.channel.put(packet, self.peer.now, pushed=False)
+
+    def ask(self, most: int = 100, *, pulls: int = 0) -> int:
+        """The program asks; how many messages it gets at once, with what a pull brings."""
+        self.channel.ask(self.peer.now)
+        if pulls:
+            self.pulled(pulls)
+        taken = self.channel.take(most, self.peer.now)
+        self.channel.asked(self.peer.now)
+        self.peer.exchange()
+        return sum(leased.batch.count for leased in taken)
+
+    def pass_time(self, span_ns: int) -> None:
+        self.peer.now += span_ns
+        self.peer.line.on_due()
+        self.peer.exchange()
+
+    def given_back(self) -> list[tuple[int, int]]:
+        """What was released since this was asked last: first offset and count."""
+        asked, self.peer.asked = self.peer.asked, []
+        return [
+            (run[2], run[3])
+            for event in asked
+            if isinstance(event, native.Settle)
+            for action in event.actions
+            if action.verb == native.Verb.RELEASE
+            for run in action.runs
+        ]
+
+    @property
+    def credit(self) -> int:
+        """What the server may push."""
+        assert self.peer.server is not None
+        return self.peer.server.subscriptions[self.number].credit_messages
+
+
+@pytest.mark.parametrize(("lease_ns", "idle_ns"), [(LEASE_NS, CLIENT_IDLE_NS), (SECOND_NS, SECOND_NS // 3)])
+def test_what_a_program_does_not_ask_for_is_given_back_and_the_credit_with_it(
+    peer: Peer, lease_ns: int, idle_ns: int
+) -> None:
+    mine = Subscribed(peer)
+    mine.push(2, lease_ns)
+    mine.push(1, lease_ns)
+    assert peer.line.next_due_ns() == peer.now + idle_ns
+    mine.pass_time(idle_ns - 1)
+    assert mine.given_back() == []
+    mine.pass_time(1)
+    assert not mine.channel.waits
+    assert mine.credit == 0
+    assert mine.given_back() == [(0, 2), (2, 1)]
+
+
+def test_without_that_feature_of_the_server_what_comes_while_nobody_asks_is_given_back_at_once(peer: Peer) -> None:
+    mine = Subscribed(peer, features=())
+    mine.pass_time(CLIENT_IDLE_NS)
+    for n in range(8):
+        mine.push()
+        assert mine.given_back() == [(n, 1)]
+    assert mine.credit == 0
+    assert mine.ask() == 0
+
+
+def test_a_program_that_asks_in_between_keeps_what_it_has_not_seen_for_so_long_only(peer: Peer) -> None:
+    mine = Subscribed(peer)
+    mine.push(8)
+    mine.pass_time(CLIENT_IDLE_NS // 2)
+    assert mine.ask(1) == 1
+    mine.pass_time(CLIENT_IDLE_NS // 2)
+    assert mine.given_back() == [(1, 7)]
+
+
+def test_the_credit_comes_back_when_the_program_is_quick_again(peer: Peer) -> None:
+    mine = Subscribed(peer)
+    mine.push()
+    mine.pass_time(CLIENT_IDLE_NS)
+    peer.confirm()
+    for _ in range(3):  # a slow program asks for one at a time
+        assert mine.ask(pulls=1) == 1
+        assert mine.channel.withheld
+        mine.pass_time(CLIENT_IDLE_NS)
+    for n in range(8):
+        assert (mine.channel.withheld, mine.credit) == (True, 0)
+        assert mine.ask(1, pulls=1) == 1, n
+        mine.pass_time(MILLISECOND_NS)
+    assert mine.ask() == 0
+    assert not mine.channel.withheld
+    assert mine.credit == 8
+    mine.push(8)
+    assert mine.ask() == 8
+
+
+def test_what_comes_between_giving_back_and_its_answer_is_given_back_too(peer: Peer) -> None:
+    mine = Subscribed(peer)
+    server = peer.server
+    assert server is not None
+    mine.push(2)
+    late = encode_columns([b"late"]).stamp(50, 150, 1)
+    server.send_deliveries(mine.number, ((0, 9, 50, 1, 1),), [late.buffers()], LEASE_NS)  # under way
+    mine.channel.asked_ns = peer.now + CLIENT_IDLE_NS
+    mine.pass_time(CLIENT_IDLE_NS)  # by what came
+    assert mine.given_back() == [(0, 2), (50, 1)]
+
+
+def test_a_program_that_waits_gets_what_comes_while_it_waits(peer: Peer) -> None:
+    mine = Subscribed(peer)
+    mine.channel.ask(peer.now)
+    mine.pass_time(60 * SECOND_NS)
+    mine.push(2)
+    assert sum(leased.batch.count for leased in mine.channel.take(5, peer.now)) == 2
+    mine.channel.asked(peer.now)
+    assert mine.given_back() == []
+
+
+def test_what_ran_out_here_is_not_handed_out_and_its_credit_is_not_lost(peer: Peer) -> None:
+    mine = Subscribed(peer)
+    mine.channel.ask(peer.now)
+    mine.push(8)
+    peer.now += LEASE_NS  # this process was asleep
+    assert mine.channel.take(8, peer.now) == []
+    mine.channel.asked(peer.now)
+    peer.exchange()
+    assert mine.credit == 8
+
+
+def test_a_hand_gives_back_together_with_what_came_after_it(peer: Peer) -> None:
+    mine = Subscribed(peer)
+    mine.push(4)
+    assert mine.ask(2) == 2
+    mine.channel.give_back([Run(0, 7, 1, 1)])
+    peer.exchange()
+    assert mine.channel.held == 1
+    assert mine.given_back() == [(1, 1), (2, 2)]
+
+
+def test_of_a_group_that_acks_by_itself_nothing_is_given_back_nor_lost(peer: Peer) -> None:
+    mine = Subscribed(peer, information=native.pack({"auto_ack": True}))
+    mine.push(2)
+    mine.pass_time(2 * LEASE_NS)
+    mine.push(1)
+    peer.cut()
+    peer.connect(features=WITHDRAW)
+    mine.answer_consume(native.pack({"auto_ack": True}))
+    assert mine.given_back() == []
+    assert mine.ask() == 3
+
+
+def test_a_new_subscription_of_a_program_that_does_not_ask_begins_without_credit(peer: Peer) -> None:
+    mine = Subscribed(peer)
+    peer.cut()
+    peer.now += CLIENT_IDLE_NS
+    peer.connect()
+    assert mine.answer_consume().credit_messages == 0
+    for n in (8, 0):
+        assert mine.ask(pulls=n) == n
+    assert mine.credit == 8
+
+
+# -- a server that was started anew ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("features", "count", "told"),
+    [
+        (WITHDRAW, 2, [[0, 7, 0, 1], [0, 7, 5, 1]]),
+        (WITHDRAW, HELD_RUNS_MAX + 1, None),
+        ((), 2, None),
+        (WITHDRAW, 0, []),
+    ],
+)
+def test_what_is_held_is_told_when_a_consumer_comes_back_and_never_before(
+    peer: Peer, features: Sequence[str], count: int, told: list[list[int]] | None
+) -> None:
+    peer.connect(features=features)
+    channel = peer.asking.channel("default", "orders", "g", "c", None, 8, {"start": "latest"}, lambda: None)
+    channel.tells_held = lambda: [Run(0, 7, 5 * n, 1) for n in range(count)]
+    peer.line.open_channel(channel, peer.keep("channel"))
+    for again in (False, True):
+        peer.exchange()
+        (consume,) = peer.asked
+        options = native.unpack(consume.options, dict[str, Any])
+        assert options.pop("start") == "latest"
+        assert options == ({"held": told} if again and told is not None else {})
+        assert peer.server is not None
+        peer.server.send_subscribed(consume.correlation, LEASE_NS)
+        peer.exchange()
+        peer.cut()
+        peer.connect(features=features)
+
+
+def test_consumers_of_one_name_do_not_take_each_others_messages(peer: Peer) -> None:
+    peer.connect(features=WITHDRAW)
+    for n in range(2):
+        channel = peer.channel(credit=0)
+        channel.tells_held = lambda n=n: [Run(0, 7, 5 * n, 1)]  # type: ignore[misc] # the n of now
+    peer.exchange()
+    assert peer.server is not None
+    for consume in peer.asked:
+        peer.server.send_subscribed(consume.correlation, LEASE_NS)
+    peer.exchange()
+    peer.cut()
+    peer.connect(features=WITHDRAW)
+    told = [native.unpack(consume.options, dict[str, Any]) for consume in peer.asked]
+    assert told == [{"held": [[0, 7, 0, 1], [0, 7, 5, 1]]}] * 2
 
 
 def test_a_close_answers_everybody(peer: Peer) -> None:
