@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
-from headrace.calls import AsyncConsumerPort, Settle
+from headrace.calls import AsyncConsumerPort, Run, Settle
 from headrace.client.appetite import Appetite
 from headrace.client.arguments import Duration, error_text, nack_detail, span_ns
 from headrace.client.awaiting import DONE, Done
@@ -19,6 +19,7 @@ from headrace.client.hand import Hand, check_count, order_for, refusal_of
 from headrace.client.leased import DeliveryFields, Holding, HoldingRows
 from headrace.errors import Closed, HeadraceError, InvalidArgument, LeaseLost
 from headrace.limits import (
+    CLIENT_IDLE_NS,
     CLIENT_ROUND_NS,
     CLIENT_SETTLE_LINGER_NS,
     CLIENT_SETTLE_PENDING_MAX,
@@ -127,7 +128,8 @@ class Consumer:
         self._port = port
         self.appetite = appetite
         self._loop = asyncio.get_running_loop()
-        self._hand: Hand[Delivery] = Hand(self, Delivery)
+        self._hand: Hand[Delivery] = Hand(self, Delivery, client.now_ns())
+        self._hand.kept = port.auto_ack
         self._life = port.life
         self._now_ns = client.now_ns
         self._lost: HeadraceError | None = None
@@ -135,6 +137,7 @@ class Consumer:
         self._stopping: asyncio.Future[None] = self._loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
+        port.tell_held(self._in_program)
 
     # -- receiving -------------------------------------------------------------------------------------------------
 
@@ -148,12 +151,15 @@ class Consumer:
             found = self._next()
             if found is not None:
                 return found
-            await self._fetch(self.appetite.next(self._now_ns()), CLIENT_ROUND_NS)
+            await self._fetch(self._wanted(), CLIENT_ROUND_NS)
 
     def _next(self) -> Delivery | None:
         if self._port.life != self._life:
             self._start_over()
         return self._hand.next(self._now_ns())
+
+    def _wanted(self) -> int:
+        return self.appetite.next(self._now_ns(), rested=self._hand.rested)
 
     async def until_idle(self, wait: Duration = 0) -> AsyncIterator[Delivery]:
         """Iterate until nothing has come for ``wait``."""
@@ -162,7 +168,7 @@ class Consumer:
             found = self._next()
             if found is not None:
                 yield found
-            elif not await self._fetch(self.appetite.next(self._now_ns()), wait_ns):
+            elif not await self._fetch(self._wanted(), wait_ns):
                 return
 
     async def receive(self, n: int = 1, wait: Duration | None = None) -> list[Delivery]:
@@ -170,53 +176,64 @@ class Consumer:
         check_count("n", n, LEASE_MESSAGES_MAX)
         if self._closed:
             raise Closed(f"consumer {self.name!r} is closed")
-        found = self._hand.take(n, self._now_ns())
-        if found:
-            return found
-        brought = await self._fetch_within(n, wait)
-        while brought:
-            found += self._hand.take(n - len(found), self._now_ns())
-            if len(found) >= n:
-                break
-            brought = await self._fetch(n - len(found), 0)
+        until_ns = self._until(wait)
+        found = self._take(n)
+        while not found and await self._fetch_until(n, until_ns):
+            found = self._take(n)
+            while found and len(found) < n and await self._fetch(n - len(found), 0):
+                found += self._take(n - len(found))
         return found
+
+    def _take(self, most: int) -> list[Delivery]:
+        if self._port.life != self._life:
+            self._start_over()
+        return self._hand.take(most, self._now_ns())
 
     async def receive_arrow(self, n: int, wait: Duration | None = None) -> ArrowDeliveries:
         """Up to ``n`` messages as columns; waits up to ``wait`` (for ever when None) for the first."""
         check_count("n", n, LEASE_MESSAGES_MAX)
         if self._closed:
             raise Closed(f"consumer {self.name!r} is closed")
-        found = self._hand.take_whole(n, self._now_ns())
-        if found:
-            return ArrowDeliveries(self, found)
-        brought = await self._fetch_within(n, wait)
-        while brought:
-            found += self._hand.take_whole(n - sum(holding.count for holding in found), self._now_ns())
+        until_ns = self._until(wait)
+        found = self._take_whole(n)
+        while not found and await self._fetch_until(n, until_ns):
+            found = self._take_whole(n)
             count = sum(holding.count for holding in found)
-            if count >= n:
-                break
-            brought = await self._fetch(n - count, 0)
+            while 0 < count < n and await self._fetch(n - count, 0):
+                found += self._take_whole(n - count)
+                count = sum(holding.count for holding in found)
         return ArrowDeliveries(self, found)
 
-    async def _fetch_within(self, most: int, wait: Duration | None) -> bool:
-        if wait is not None:
-            return await self._fetch(most, span_ns("wait", wait))
-        while not self._stopping.done():
-            if await self._fetch(most, CLIENT_ROUND_NS):
+    def _take_whole(self, most: int) -> list[Holding]:
+        if self._port.life != self._life:
+            self._start_over()
+        return self._hand.take_whole(most, self._now_ns())
+
+    def _until(self, wait: Duration | None) -> int | None:
+        return None if wait is None else self._now_ns() + span_ns("wait", wait)
+
+    async def _fetch_until(self, most: int, until_ns: int | None) -> bool:
+        """Fetch until something came; None: for ever."""
+        while True:
+            left_ns = CLIENT_ROUND_NS if until_ns is None else max(0, until_ns - self._now_ns())
+            if await self._fetch(most, left_ns):
                 return True
-        return False
+            if self._stopping.done() or (until_ns is not None and until_ns <= self._now_ns()):
+                return False
 
     async def _fetch(self, most: int, wait_ns: int) -> bool:
         """Ask the broker for messages, or join who is asking; did some come?"""
         if self._closed:
             raise Closed(f"consumer {self.name!r} is closed")
         self.send_gathered()
-        self._hand.asked_ns = self._now_ns()
         if self._port.life != self._life:
             self._start_over()
         receiving = self._receiving
         within: float | None = wait_ns / SECOND_NS
         if receiving is None:
+            old = self._hand.drop_old(self._now_ns())
+            if old:
+                self._tend(Settle(release=old))
             receiving = self._receiving = self._loop.create_task(self._receive(most, wait_ns))
             within = None
         either: set[asyncio.Future[Any]] = {receiving, self._stopping}
@@ -224,6 +241,8 @@ class Consumer:
         return receiving.done() and not receiving.cancelled() and receiving.result()
 
     async def _receive(self, most: int, wait_ns: int) -> bool:
+        hand = self._hand
+        hand.asking += 1
         try:
             leased = await self._port.receive(most, wait_ns)
         except LeaseLost as lost:
@@ -235,13 +254,14 @@ class Consumer:
             raise
         finally:
             self._receiving = None
+            hand.asking -= 1
+            now_ns = hand.asked_ns = self._now_ns()
         if not leased:
             return False
-        now_ns = self._now_ns()
-        before = self._hand.waiting
-        self._hand.put(leased, now_ns)
-        self.appetite.came(self._hand.waiting - before, now_ns)
-        again_ns = self._hand.next_renewal_ns()
+        before = hand.waiting
+        hand.put(leased, now_ns)
+        self.appetite.came(hand.waiting - before, now_ns)
+        again_ns = hand.next_renewal_ns(self.appetite.keeps)
         if again_ns is not None:
             self._attend(again_ns - now_ns)
         return True
@@ -249,9 +269,18 @@ class Consumer:
     def _start_over(self) -> None:
         """The connection is another one: what waits here was leased over the old one, and is given back."""
         self._life = self._port.life
+        if self._hand.kept:
+            return
         waiting = self._hand.drop()
         if waiting:
-            self._port.settle_soon(Settle(release=waiting))
+            self._tend(Settle(release=waiting))
+
+    def _tend(self, order: Settle) -> None:
+        self._port.tend(order, lambda refused: self._hand.tended(order, refused))
+
+    def _in_program(self) -> list[Run]:
+        """What a broker that was started anew is told that we hold."""
+        return self._hand.in_program(self._now_ns())
 
     # -- single verbs: gathered ------------------------------------------------------------------------------------
 
@@ -286,6 +315,8 @@ class Consumer:
 
     def let_go(self, delivery: Delivery) -> None:
         self._hand.let_go(delivery)
+        if self._hand.waiting and self.appetite.keeps is None:  # it was kept on account of this one
+            self._attend(CLIENT_IDLE_NS)
 
     def _attend(self, span_ns: int) -> None:
         when = self._loop.time() + max(span_ns, CLIENT_SETTLE_LINGER_NS) / SECOND_NS
@@ -300,13 +331,15 @@ class Consumer:
         self._timer = None
         if self._closed:
             return
+        if self._port.life != self._life:
+            self._start_over()
         now_ns = self._now_ns()
         order = self._hand.renewals(now_ns, self.appetite.keeps)
         if order is not None:
             if order.release:
                 self.appetite.shrink()
-            self._port.settle_soon(order)
-        again_ns = self._hand.next_renewal_ns()
+            self._tend(order)
+        again_ns = self._hand.next_renewal_ns(self.appetite.keeps)
         if again_ns is not None:
             self._attend(again_ns - now_ns)
 
@@ -378,7 +411,7 @@ class Consumer:
             self.send_gathered()
             waiting = self._hand.drop()
             if waiting:
-                self._port.settle_soon(Settle(release=waiting))
+                self._tend(Settle(release=waiting))
             await self._port.flush()
         except LeaseLost:
             pass  # what was lost comes again; there is nobody left to tell

@@ -4,7 +4,8 @@ What lies in a consumer's hands is kept from the others, and what it asks for co
 So the amount follows the handler: it doubles while what came was handled within ``CLIENT_APPETITE_NS``, and halves once
 that took four times as long. A slow handler keeps a few messages, a quick one is served by the hundred, and either way
 a few hundredths of a second of work wait here. Should a quick handler become slow while much waits, what is beyond the
-first few is given back when its leases would have to be renewed (``hand``).
+first few is given back when its leases would have to be renewed (``hand``). A program that has not asked for so long
+that all was given back begins with one.
 """
 
 from __future__ import annotations
@@ -53,8 +54,11 @@ class Appetite:
         self._count = count
         self._came_ns = now_ns
 
-    def next(self, now_ns: int) -> int:
-        """All of it is handed out: how many to ask for."""
+    def next(self, now_ns: int, *, rested: bool = False) -> int:
+        """All of it is handed out: how many to ask for. ``rested``: the program did something else meanwhile."""
+        if rested:
+            self._count = 0
+            return 1
         if self._count >= self._least:
             took_ns = now_ns - self._came_ns
             if took_ns <= CLIENT_APPETITE_NS:

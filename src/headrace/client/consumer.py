@@ -13,13 +13,14 @@ from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
-from headrace.calls import ConsumerPort, Settle
+from headrace.calls import ConsumerPort, LeasedBatch, Run, Settle
 from headrace.client.appetite import Appetite
 from headrace.client.arguments import Duration, error_text, nack_detail, span_ns
 from headrace.client.hand import Hand, check_count, order_for, refusal_of
 from headrace.client.leased import DeliveryFields, Holding, HoldingRows
 from headrace.errors import Closed, HeadraceError, InvalidArgument, LeaseLost
 from headrace.limits import (
+    CLIENT_IDLE_NS,
     CLIENT_ROUND_NS,
     CLIENT_SETTLE_LINGER_NS,
     CLIENT_SETTLE_PENDING_MAX,
@@ -162,7 +163,8 @@ class Consumer:
         self._port = port
         self.appetite = appetite
         self._lock = Lock()
-        self._hand: Hand[Delivery] = Hand(self, Delivery)
+        self._hand: Hand[Delivery] = Hand(self, Delivery, client.now_ns())
+        self._hand.kept = port.auto_ack
         self._life = port.life
         self._now_ns = client.now_ns
         self._real_ns = client.keeper.now_ns
@@ -172,6 +174,7 @@ class Consumer:
         self._closed = False
         self._unflushed = False
         client.keeper.add(self)
+        port.tell_held(self._in_program)
 
     # -- receiving -------------------------------------------------------------------------------------------------
 
@@ -184,104 +187,118 @@ class Consumer:
                 raise StopIteration
             if self._port.life != self._life:
                 self._start_over()
-            with self._lock:
+            with self._lock:  # as `_next`, in line: this is done for every message
                 found = self._hand.next(self._now_ns())
             if found is not None:
                 return found
-            self._fetch(self.appetite.next(self._now_ns()), CLIENT_ROUND_NS)
+            self._fetch(self._wanted(), CLIENT_ROUND_NS)
+
+    def _next(self) -> Delivery | None:
+        if self._port.life != self._life:
+            self._start_over()
+        with self._lock:
+            return self._hand.next(self._now_ns())
+
+    def _wanted(self) -> int:
+        return self.appetite.next(self._now_ns(), rested=self._hand.rested)
 
     def until_idle(self, wait: Duration = 0) -> Iterator[Delivery]:
         """Iterate until nothing has come for ``wait``."""
         wait_ns = span_ns("wait", wait)
         while not self._stopped:
-            with self._lock:
-                found = self._hand.next(self._now_ns())
-            if found is None:
-                if not self._fetch(self.appetite.next(self._now_ns()), wait_ns):
-                    return
-                continue
-            yield found
+            found = self._next()
+            if found is not None:
+                yield found
+            elif not self._fetch(self._wanted(), wait_ns):
+                return
 
     def receive(self, n: int = 1, wait: Duration | None = None) -> list[Delivery]:
         """Up to ``n`` messages; waits up to ``wait`` (for ever when None) for the first."""
         check_count("n", n, LEASE_MESSAGES_MAX)
         if self._closed:
             raise Closed(f"consumer {self.name!r} is closed")
-        with self._lock:
-            found = self._hand.take(n, self._now_ns())
-        if found:
-            return found
-        brought = self._fetch_within(n, wait)
-        while brought:
-            with self._lock:
-                found += self._hand.take(n - len(found), self._now_ns())
-            if len(found) >= n:
-                break
-            brought = self._fetch(n - len(found), 0)
+        until_ns = self._until(wait)
+        found = self._take(n)
+        while not found and self._fetch_until(n, until_ns):
+            found = self._take(n)
+            while found and len(found) < n and self._fetch(n - len(found), 0):
+                found += self._take(n - len(found))
         return found
+
+    def _take(self, most: int) -> list[Delivery]:
+        if self._port.life != self._life:
+            self._start_over()
+        with self._lock:
+            return self._hand.take(most, self._now_ns())
 
     def receive_arrow(self, n: int, wait: Duration | None = None) -> ArrowDeliveries:
         """Up to ``n`` messages as columns; waits up to ``wait`` (for ever when None) for the first."""
         check_count("n", n, LEASE_MESSAGES_MAX)
         if self._closed:
             raise Closed(f"consumer {self.name!r} is closed")
-        with self._lock:
-            found = self._hand.take_whole(n, self._now_ns())
-        if found:
-            return ArrowDeliveries(self, found)
-        brought = self._fetch_within(n, wait)
-        count = 0
-        while brought:
-            with self._lock:
-                found += self._hand.take_whole(n - count, self._now_ns())
+        until_ns = self._until(wait)
+        found = self._take_whole(n)
+        while not found and self._fetch_until(n, until_ns):
+            found = self._take_whole(n)
             count = sum(holding.count for holding in found)
-            if count >= n:
-                break
-            brought = self._fetch(n - count, 0)
+            while 0 < count < n and self._fetch(n - count, 0):
+                found += self._take_whole(n - count)
+                count = sum(holding.count for holding in found)
         return ArrowDeliveries(self, found)
 
-    def _fetch_within(self, most: int, wait: Duration | None) -> bool:
-        """Fetch, waiting in rounds, so that a close and a signal are noticed."""
-        if wait is not None:
-            wait_ns = span_ns("wait", wait)
-            while wait_ns > CLIENT_ROUND_NS and not self._stopped:
-                if self._fetch(most, CLIENT_ROUND_NS):
-                    return True
-                wait_ns -= CLIENT_ROUND_NS
-            return self._fetch(most, wait_ns)
-        while not self._stopped:
-            if self._fetch(most, CLIENT_ROUND_NS):
+    def _take_whole(self, most: int) -> list[Holding]:
+        if self._port.life != self._life:
+            self._start_over()
+        with self._lock:
+            return self._hand.take_whole(most, self._now_ns())
+
+    def _until(self, wait: Duration | None) -> int | None:
+        return None if wait is None else self._now_ns() + span_ns("wait", wait)
+
+    def _fetch_until(self, most: int, until_ns: int | None) -> bool:
+        """Fetch, waiting in rounds, so that a close and a signal are noticed. None: for ever."""
+        while True:
+            left_ns = CLIENT_ROUND_NS if until_ns is None else until_ns - self._now_ns()
+            if self._fetch(most, max(0, min(left_ns, CLIENT_ROUND_NS))):
                 return True
-        return False
+            if self._stopped or (until_ns is not None and left_ns <= CLIENT_ROUND_NS):
+                return False
 
     def _fetch(self, most: int, wait_ns: int) -> bool:
         """Ask the broker for messages; did some come?"""
         if self._closed:
             raise Closed(f"consumer {self.name!r} is closed")
         self.send_gathered()
-        self._hand.asked_ns = self._now_ns()
         if self._port.life != self._life:
             self._start_over()
+        hand = self._hand
+        with self._lock:
+            hand.asking += 1
+            old = hand.drop_old(self._now_ns())
+        leased: Sequence[LeasedBatch] = ()
+        again_ns: int | None = None
         try:
+            if old:
+                self._tend(Settle(release=old))
             leased = self._port.receive(most, wait_ns)
         except LeaseLost as lost:
             self._lost = self._lost or lost
-            return False
         except Closed:
-            if self._stopped:
-                return False  # closed by another thread meanwhile
-            raise
-        if not leased:
-            return False
-        now_ns = self._now_ns()
-        with self._lock:
-            before = self._hand.waiting
-            self._hand.put(leased, now_ns)
-            self.appetite.came(self._hand.waiting - before, now_ns)
-            again_ns = self._hand.next_renewal_ns()
+            if not self._stopped:
+                raise
+        finally:
+            now_ns = self._now_ns()
+            with self._lock:
+                hand.asking -= 1
+                hand.asked_ns = now_ns
+                if leased:
+                    before = hand.waiting
+                    hand.put(leased, now_ns)
+                    self.appetite.came(hand.waiting - before, now_ns)
+                    again_ns = hand.next_renewal_ns(self.appetite.keeps)
         if again_ns is not None:
             self._attend(again_ns, now_ns)
-        return True
+        return bool(leased)
 
     def _attend(self, at_ns: int, now_ns: int) -> None:
         """Have the keeper come by at a time of the broker's clock."""
@@ -290,10 +307,25 @@ class Consumer:
     def _start_over(self) -> None:
         """The connection is another one: what waits here was leased over the old one, and is given back."""
         self._life = self._port.life
+        if self._hand.kept:
+            return
         with self._lock:
             waiting = self._hand.drop()
         if waiting:
-            self._port.settle_soon(Settle(release=waiting))
+            self._tend(Settle(release=waiting))
+
+    def _tend(self, order: Settle) -> None:
+        self._unflushed = True
+        self._port.tend(order, lambda refused: self._tended(order, refused))
+
+    def _tended(self, order: Settle, refused: Sequence[Run] | None) -> None:
+        with self._lock:
+            self._hand.tended(order, refused)
+
+    def _in_program(self) -> list[Run]:
+        """What a broker that was started anew is told that we hold."""
+        with self._lock:
+            return self._hand.in_program(self._now_ns())
 
     # -- single verbs: gathered ------------------------------------------------------------------------------------
 
@@ -340,6 +372,8 @@ class Consumer:
     def let_go(self, delivery: Delivery) -> None:
         with self._lock:
             self._hand.let_go(delivery)
+        if self._hand.waiting and self.appetite.keeps is None:  # it was kept on account of this one
+            self.client.keeper.attend(self._real_ns() + CLIENT_IDLE_NS)
 
     def keep(self, now_ns: int) -> int | None:
         """The keeper's visit: send, make durable, renew."""
@@ -350,17 +384,18 @@ class Consumer:
             self._unflushed = False
             try:
                 self._port.flush()
-            except LeaseLost as lost:
+            except HeadraceError as lost:
                 self._lost = self._lost or lost
+        if self._port.life != self._life:
+            self._start_over()
         at_ns = self._now_ns()
         with self._lock:
             order = self._hand.renewals(at_ns, self.appetite.keeps)
-            again_ns = self._hand.next_renewal_ns()
+            again_ns = self._hand.next_renewal_ns(self.appetite.keeps)
         if order is not None:
             if order.release:
                 self.appetite.shrink()
-            self._unflushed = True
-            self._port.settle_soon(order)
+            self._tend(order)
         return None if again_ns is None else now_ns + max(again_ns - at_ns, CLIENT_SETTLE_LINGER_NS)
 
     # -- verbs on many: confirmed ----------------------------------------------------------------------------------
@@ -429,8 +464,10 @@ class Consumer:
                 waiting = self._hand.drop()
             self.send_gathered()
             if waiting:
-                self._port.settle_soon(Settle(release=waiting))
+                self._tend(Settle(release=waiting))
             self._port.flush()
+            if self._lost is not None:
+                raise self._lost
         except LeaseLost:
             pass  # what was lost comes again; there is nobody left to tell
         finally:

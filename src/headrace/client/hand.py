@@ -2,13 +2,16 @@
 
 Both kinds of consumer stand on it. The rules:
 
-- Messages that wait here are handed out in the order they came; one whose lease has run out meanwhile is not handed
-  out (the broker has given it to somebody else).
+- Messages that wait here are handed out in the order they came, and never with less than half of their lease left: then
+  all that waits is given back, and fetched anew.
 - A lease is renewed when a third of its span has passed: of messages that are *held* (inside ``with d`` or a worker's
-  handler), and of those that wait here as long as the consumer is in use, which is: it asked for something within one
-  span, or holds something.
-- What still waits here by then, beyond a few, was too much for this handler: it is given back instead, uncounted,
-  unless the program asked for so many.
+  handler), and of those that wait here as long as the program asks for messages. A renewal counts when it is confirmed.
+- A program that has not asked for the idle span (``CLIENT_IDLE_NS``, or a third of the lease) does something else: all
+  that waits is given back, uncounted. Only a ``prefetch`` that was asked for is kept longer, while something is held.
+- What still waits here when it would be renewed, beyond a few, was too much for this handler: it is given back instead,
+  uncounted, unless the program asked for so many.
+
+Of a group with ``auto_ack`` (*kept*) nothing is renewed, given back or too old: it is settled.
 """
 
 from __future__ import annotations
@@ -16,10 +19,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from typing import Generic, TypeVar
+from weakref import WeakSet
 
 from headrace.calls import LeasedBatch, Refusal, Run, Settle, Settled
 from headrace.client.leased import DeliveryFields, Holding, Verdicts, places_of
 from headrace.errors import HeadraceError, InvalidArgument, from_code
+from headrace.limits import CLIENT_IDLE_NS, HELD_RUNS_MAX
 
 __all__ = ["Hand", "order_for", "refusal_of"]
 
@@ -39,14 +44,35 @@ class _Waiting:
 class Hand(Generic[D]):
     """See the head of this file."""
 
-    __slots__ = ("_consumer", "_kind", "_queue", "_span_ns", "asked_ns", "held", "verdicts", "waiting")
+    __slots__ = (
+        "_all",
+        "_consumer",
+        "_kind",
+        "_least_ns",
+        "_queue",
+        "_renewing",
+        "_span_ns",
+        "asked_ns",
+        "asking",
+        "held",
+        "kept",
+        "rested",
+        "verdicts",
+        "waiting",
+    )
 
-    def __init__(self, consumer: object, kind: type[D]) -> None:
+    def __init__(self, consumer: object, kind: type[D], now_ns: int = 0) -> None:
         self._consumer = consumer
         self._kind = kind
         self._queue: deque[_Waiting] = deque()
+        self._all: WeakSet[Holding] = WeakSet()  # as long as a message of it is here or in the program
+        self._renewing: dict[int, list[tuple[Holding, int, int]]] = {}  # by order: from which message on, until when
         self._span_ns = 0
-        self.asked_ns = 0
+        self._least_ns = 0  # what must be left of a lease to hand a message out
+        self.kept = False
+        self.asking = 0  # by how many threads or tasks
+        self.asked_ns = now_ns
+        self.rested = False  # it had not asked for the idle span, when it asked last and nothing waited
         self.waiting = 0
         self.held: dict[D, int] = {}
         self.verdicts = Verdicts()
@@ -57,22 +83,29 @@ class Hand(Generic[D]):
         """Take in what a receive brought."""
         for each in leased:
             holding = Holding(each)
-            self._span_ns = max(holding.deadline_ns - now_ns, 1)
+            span_ns = max(holding.deadline_ns - now_ns, 1)
+            if not self._span_ns // 2 < span_ns <= self._span_ns:  # else it has only lain on its way here for a while
+                self._span_ns = span_ns
+                self._least_ns = span_ns // 2
+            self._all.add(holding)
             self._queue.append(_Waiting(holding))
             self.waiting += holding.count
 
     def next(self, now_ns: int) -> D | None:
-        """The next message, or None when none waits."""
+        """The next message, or None when none waits that may be handed out."""
         queue = self._queue
-        while queue:
+        if queue:
             first = queue[0]
             holding, index = first.holding, first.at
-            self.waiting -= 1
-            first.at = index + 1
-            if first.at == holding.count:
-                queue.popleft()
-            if holding.deadline_of(index) > now_ns:
+            if holding.deadline_of(index) - now_ns > self._least_ns or self.kept:
+                self.asked_ns = now_ns
+                self.waiting -= 1
+                first.at = index + 1
+                if first.at == holding.count:
+                    queue.popleft()
                 return self._kind(self._consumer, holding, index)
+        self.rested = self._idles(now_ns)
+        self.asked_ns = now_ns
         return None
 
     def take(self, most: int, now_ns: int) -> list[D]:
@@ -85,19 +118,43 @@ class Hand(Generic[D]):
     def take_whole(self, most: int, now_ns: int) -> list[Holding]:
         """Up to ``most`` of those that wait, batch by batch."""
         found: list[Holding] = []
+        self.asked_ns = now_ns
         while most > 0 and self._queue:
-            first = self._queue.popleft()
+            first = self._queue[0]
+            if first.holding.deadline_of(first.at) - now_ns <= self._least_ns and not self.kept:
+                break
+            self._queue.popleft()
             rest = first.holding.rest(first.at)
             self.waiting -= rest.count
-            if rest.deadline_ns <= now_ns:
-                continue
             if rest.count > most:
                 rest, other = rest.split(most)
                 self._queue.appendleft(_Waiting(other))
                 self.waiting += other.count
             most -= rest.count
+            self._all.add(rest)
             found.append(rest)
         return found
+
+    def drop_old(self, now_ns: int) -> list[Run]:
+        """Forget what waits if the first of it may not be handed out any more; its receipts, to give back."""
+        if self._queue and not self.kept:
+            first = self._queue[0]
+            if first.holding.deadline_of(first.at) - now_ns <= self._least_ns:
+                return self.drop()
+        return []
+
+    def in_program(self, now_ns: int) -> list[Run]:
+        """What is here or in the program and not decided, as far as its lease is not over; one run more than may be
+        told when it is too much."""
+        runs: list[Run] = []
+        for holding in list(self._all):
+            state = holding.state
+            runs += holding.runs(
+                index for index in range(holding.count) if not state[index] and holding.deadline_of(index) > now_ns
+            )
+            if len(runs) > HELD_RUNS_MAX:
+                break
+        return runs
 
     def drop(self) -> list[Run]:
         """Forget what waits; its receipts, to give back."""
@@ -118,8 +175,16 @@ class Hand(Generic[D]):
     def let_go(self, delivery: D) -> None:
         self.held.pop(delivery, None)
 
+    @property
+    def _idle_ns(self) -> int:
+        return min(CLIENT_IDLE_NS, self._span_ns // 3) if self._span_ns else CLIENT_IDLE_NS
+
+    def _idles(self, now_ns: int) -> bool:
+        return not self.asking and now_ns - self.asked_ns >= self._idle_ns
+
     def renewals(self, now_ns: int, keeps: int | None = None) -> Settle | None:
-        """What to extend now, and what to give back of more than ``keeps`` that wait; None when nothing is due."""
+        """What to extend now, and what to give back of more than ``keeps`` that wait; None when nothing is due.
+        `tended` wants to be told what was refused of it."""
         span_ns = self._span_ns
         due_ns = now_ns + span_ns - span_ns // 3
         until_ns = now_ns + span_ns
@@ -131,15 +196,60 @@ class Hand(Generic[D]):
                 if not holding.state[index]:
                     extend.append((Run(holding.partition, holding.lease_id, holding.offsets[index], 1), span_ns))
         release: Sequence[Run] = ()
-        if self.held or now_ns - self.asked_ns < span_ns:
-            if keeps is not None and self.waiting > keeps:
+        renewing: list[tuple[Holding, int, int]] = []
+        if self._queue and not self.kept:
+            if (self._idles(now_ns) and not (self.held and keeps is None)) or self._is_over(now_ns):
+                release = self.drop()
+            elif keeps is not None and self.waiting > keeps:
                 release = self._give_back(now_ns, due_ns, keeps)
             for waiting in self._queue:
                 holding = waiting.holding
-                if now_ns < holding.deadline_of(holding.count - 1) <= due_ns:
+                if self._is_due(holding, now_ns, due_ns):
                     extend += [(run, span_ns) for run in holding.runs(range(waiting.at, holding.count))]
-                    holding.renewed(waiting.at, until_ns)
-        return Settle(extend=extend, release=release) if extend or release else None
+                    holding.renewing_ns = until_ns
+                    renewing.append((holding, waiting.at, until_ns))
+        if not (extend or release):
+            return None
+        order = Settle(extend=extend, release=release)
+        if renewing:
+            self._renewing[id(order)] = renewing
+        return order
+
+    def _is_over(self, now_ns: int) -> bool:
+        """Did a lease run out here? This process was asleep, or nobody confirmed a renewal."""
+        return any(each.holding.deadline_of(each.holding.count - 1) <= now_ns for each in self._queue)
+
+    @staticmethod
+    def _is_due(holding: Holding, now_ns: int, due_ns: int) -> bool:
+        deadline_ns = holding.deadline_of(holding.count - 1)
+        return now_ns < deadline_ns and max(deadline_ns, holding.renewing_ns) <= due_ns
+
+    def tended(self, order: Settle, refused: Sequence[Run] | None) -> None:
+        """What came of `renewals`: what was refused has somebody else by now, and is forgotten."""
+        renewing = self._renewing.pop(id(order), ())
+        if refused is None:
+            for holding, _, _ in renewing:
+                holding.renewing_ns = 0  # to be tried again as long as there is time
+            return
+        for holding, start, until_ns in renewing:
+            holding.renewed(start, until_ns)
+        if refused and renewing:
+            self._forget(refused)
+
+    def _forget(self, runs: Sequence[Run]) -> None:
+        kept: deque[_Waiting] = deque()
+        leases = {run.lease_id for run in runs}
+        for waiting in self._queue:
+            holding = waiting.holding
+            if holding.lease_id not in leases:
+                kept.append(waiting)
+                continue
+            left = holding.without(waiting.at, runs)
+            self.waiting -= holding.count - waiting.at - (left.count if left is not None else 0)
+            if left is not None:
+                self._all.add(left)
+                kept.append(_Waiting(left))
+        self._queue = kept
 
     def _give_back(self, now_ns: int, due_ns: int, keeps: int) -> list[Run]:
         """Of what is due for renewal, all but the first ``keeps`` that wait here."""
@@ -147,7 +257,7 @@ class Hand(Generic[D]):
         kept: deque[_Waiting] = deque()
         for waiting in self._queue:
             holding, count = waiting.holding, waiting.holding.count - waiting.at
-            if not now_ns < holding.deadline_of(holding.count - 1) <= due_ns:
+            if not self._is_due(holding, now_ns, due_ns):
                 keeps -= count
                 kept.append(waiting)
                 continue
@@ -159,15 +269,25 @@ class Hand(Generic[D]):
                 if not held:
                     continue
                 waiting = _Waiting(holding.rest(waiting.at).split(held)[0])
+                self._all.add(waiting.holding)
             kept.append(waiting)
         self._queue = kept
         return runs
 
-    def next_renewal_ns(self) -> int | None:
+    def next_renewal_ns(self, keeps: int | None = None) -> int | None:
         """When `renewals` wants to be asked again."""
         deadlines = list(self.held.values())
-        deadlines += [waiting.holding.deadline_of(waiting.holding.count - 1) for waiting in self._queue]
-        return min(deadlines) - self._span_ns + self._span_ns // 3 if deadlines else None
+        if self._queue and not self.kept:
+            deadlines += [
+                max(waiting.holding.deadline_of(waiting.holding.count - 1), waiting.holding.renewing_ns)
+                for waiting in self._queue
+            ]
+        if not deadlines:
+            return None
+        due_ns = min(deadlines) - self._span_ns + self._span_ns // 3
+        if self._queue and not self.kept and not self.asking and not (self.held and keeps is None):
+            return min(due_ns, self.asked_ns + self._idle_ns)
+        return due_ns
 
 
 def order_for(verb: str, deliveries: object, detail: tuple[object, ...] = ()) -> Settle:

@@ -30,6 +30,7 @@ class Holding:
     """One leased batch. ``state`` has a byte for each message: undecided, acked, or settled otherwise."""
 
     __slots__ = (
+        "__weakref__",
         "_renewals",
         "_values",
         "attempts",
@@ -39,6 +40,7 @@ class Holding:
         "lease_id",
         "offsets",
         "partition",
+        "renewing_ns",
         "state",
     )
 
@@ -54,6 +56,7 @@ class Holding:
         self.state = bytearray(batch.count)
         self._values: list[bytes] | None = None
         self._renewals: list[tuple[int, int]] = []
+        self.renewing_ns = 0  # the deadline that was asked for
 
     def value(self, index: int) -> bytes:
         values = self._values
@@ -70,7 +73,10 @@ class Holding:
 
     def renewed(self, start: int, deadline_ns: int) -> None:
         """The lease of the messages from ``start`` on was extended."""
-        self._renewals.append((start, deadline_ns))
+        renewals = self._renewals
+        while renewals and renewals[-1][0] >= start:
+            renewals.pop()
+        renewals.append((start, deadline_ns))
 
     def deadline_of(self, index: int) -> int:
         """When the lease of one message runs out, as far as is known here."""
@@ -90,6 +96,21 @@ class Holding:
         return Holding(
             LeasedBatch(self.partition, self.lease_id, batch, self.deadline_of(self.count - 1), self.attempts)
         )
+
+    def without(self, start: int, runs: Sequence[Run]) -> Holding | None:
+        """The messages from ``start`` on that are in none of these runs; None: there are none."""
+        offsets = self.offsets
+        gone = {
+            offset
+            for run in runs
+            if run.lease_id == self.lease_id and run.partition == self.partition
+            for offset in range(run.first_offset, run.first_offset + run.count)
+        }
+        kept = [index for index in range(start, self.count) if offsets[index] not in gone]
+        if not kept:
+            return None
+        batch = self.batch.select(kept)
+        return Holding(LeasedBatch(self.partition, self.lease_id, batch, self.deadline_of(kept[-1]), self.attempts))
 
     def split(self, at: int) -> tuple[Holding, Holding]:
         """The first ``at`` messages and the others."""

@@ -71,3 +71,12 @@ def test_what_may_grow_keeps_little_for_long_and_shrinks_when_it_was_too_much() 
     appetite.shrink()
     assert appetite.next(0) == 8
     assert Appetite(500).keeps is None
+
+
+def test_after_a_rest_it_begins_with_one_and_is_what_it_was() -> None:
+    for appetite in (Appetite(), Appetite(500)):
+        sizes(appetite, 0, 8)
+        before = appetite.next(0)
+        assert appetite.next(0, rested=True) == 1
+        appetite.came(1, 0)
+        assert appetite.next(0) == before

@@ -11,7 +11,7 @@ from headrace.calls import LeasedBatch, Refusal, Run, Settle
 from headrace.client.hand import Hand, order_for, refusal_of
 from headrace.client.leased import DeliveryFields
 from headrace.errors import InvalidArgument, LeaseLost
-from headrace.limits import SECOND_NS
+from headrace.limits import CLIENT_IDLE_NS, SECOND_NS
 
 SPAN_NS = 30 * SECOND_NS
 
@@ -28,6 +28,10 @@ def hand() -> Hand[DeliveryFields]:
     return Hand(object(), DeliveryFields)
 
 
+def in_order(runs: list[Run]) -> list[Run]:
+    return sorted(runs, key=lambda run: run.first_offset)
+
+
 def values(found: list[DeliveryFields]) -> list[bytes]:
     return [d.value for d in found]
 
@@ -41,12 +45,31 @@ def test_messages_are_handed_out_in_the_order_they_came(hand: Hand[DeliveryField
     assert hand.waiting == 0
 
 
-def test_a_message_whose_lease_ran_out_is_not_handed_out(hand: Hand[DeliveryFields]) -> None:
-    hand.put([leased(2, until_ns=5), leased(1, first=2, until_ns=50)], 0)
-    assert values(hand.take(10, 5)) == [b"2"]
-    hand.put([leased(2, until_ns=5)], 0)
-    assert hand.take_whole(10, 5) == []
+@pytest.mark.parametrize("now_ns", [SPAN_NS, SPAN_NS // 2])
+def test_a_message_of_whose_lease_less_than_half_is_left_is_given_back_and_not_handed_out(
+    hand: Hand[DeliveryFields], now_ns: int
+) -> None:
+    hand.put([leased(3)], 0)
+    hand.take(1, now_ns - 1 if now_ns < SPAN_NS else 0)
+    assert hand.next(now_ns) is None
+    assert hand.take(10, now_ns) == []
+    assert hand.take_whole(10, now_ns) == []
+    assert hand.drop_old(now_ns) == [Run(0, 7, 1, 2)]
     assert hand.waiting == 0
+    hand.put([leased(1, until_ns=now_ns + SPAN_NS)], now_ns)
+    assert hand.drop_old(now_ns) == []
+    assert values(hand.take(1, now_ns)) == [b"0"]
+
+
+def test_what_has_lain_on_its_way_here_for_a_while_does_not_shorten_the_lease(hand: Hand[DeliveryFields]) -> None:
+    hand.put([leased(1)], 0)
+    hand.take(1, 0)
+    hand.put([leased(1, first=1, until_ns=SPAN_NS)], SPAN_NS // 3)
+    hand.asked_ns = SPAN_NS // 3
+    assert hand.renewals(SPAN_NS // 3 + 1) == Settle(extend=[(Run(0, 7, 1, 1), SPAN_NS)])
+    hand.put([leased(1, first=2, until_ns=SECOND_NS)], 0)  # the group's lease was changed
+    assert values(hand.take(1, 1)) == [b"1"]
+    assert values(hand.take(1, SECOND_NS // 3)) == [b"2"]
 
 
 def test_whole_batches_are_split_only_where_the_count_ends(hand: Hand[DeliveryFields]) -> None:
@@ -85,33 +108,115 @@ def test_a_settled_message_is_not_renewed(hand: Hand[DeliveryFields]) -> None:
     assert hand.renewals(SPAN_NS // 2) is None
 
 
-def test_what_waits_is_renewed_while_the_consumer_is_in_use_and_not_when_it_was_left(
+def test_what_waits_is_renewed_while_the_program_asks(hand: Hand[DeliveryFields]) -> None:
+    hand.put([leased(4)], 0)
+    now_ns = SPAN_NS // 2 - 1
+    hand.take(1, now_ns)
+    order = hand.renewals(now_ns)
+    assert order == Settle(extend=[(Run(0, 7, 1, 3), SPAN_NS)])
+    assert hand.renewals(now_ns) is None  # it is under way
+    assert hand.take(1, SPAN_NS // 2) == []  # and not confirmed
+    hand.tended(order, [])
+    (d,) = hand.take(1, SPAN_NS // 2)
+    assert d._holding.deadline_of(d._index) == now_ns + SPAN_NS
+
+
+def test_what_was_not_renewed_is_not_handed_out(hand: Hand[DeliveryFields]) -> None:
+    hand.put([leased(4), leased(2, first=4, lease_id=8)], 0)
+    hand.asked_ns = SPAN_NS // 3
+    order = hand.renewals(SPAN_NS // 3)
+    assert order is not None
+    hand.tended(order, [Run(0, 7, 0, 1), Run(0, 7, 2, 1)])  # settled, purged or given to somebody else
+    assert hand.waiting == 4
+    assert values(hand.take(10, SPAN_NS // 2)) == [b"1", b"3", b"4", b"5"]
+
+
+def test_a_renewal_that_failed_is_tried_again(hand: Hand[DeliveryFields]) -> None:
+    hand.put([leased(1)], 0)
+    hand.asked_ns = SPAN_NS // 3
+    order = hand.renewals(SPAN_NS // 3)
+    assert order is not None
+    hand.tended(order, None)
+    assert hand.renewals(SPAN_NS // 3) == order
+
+
+@pytest.mark.parametrize(("span_ns", "idle_ns"), [(SPAN_NS, CLIENT_IDLE_NS), (SECOND_NS, SECOND_NS // 3)])
+def test_what_waits_is_given_back_when_the_program_does_not_ask(
+    hand: Hand[DeliveryFields], span_ns: int, idle_ns: int
+) -> None:
+    hand.put([leased(4, until_ns=span_ns)], 0)
+    (d,) = hand.take(1, 0)
+    assert hand.next_renewal_ns(8) == idle_ns
+    assert hand.renewals(idle_ns - 1, 8) is None
+    hand.hold(d)  # it may work on this one for long
+    order = hand.renewals(idle_ns, 8)
+    assert order is not None
+    assert order.release == [Run(0, 7, 1, 3)]
+    assert hand.waiting == 0
+
+
+def test_a_prefetch_that_was_asked_for_is_kept_while_something_is_held_and_no_longer(
     hand: Hand[DeliveryFields],
 ) -> None:
-    hand.put([leased(4)], 0)
-    hand.take(1, 0)
-    assert hand.renewals(SPAN_NS // 2) == Settle(extend=[(Run(0, 7, 1, 3), SPAN_NS)])
-    assert values(hand.take(1, SPAN_NS + 1)) == [b"1"]  # by its renewed lease
-    hand.put([leased(1, first=20, until_ns=3 * SPAN_NS)], 2 * SPAN_NS)
-    assert hand.renewals(2 * SPAN_NS + SPAN_NS // 2) is None  # nobody has asked for a whole lease
+    hand.put([leased(100)], 0)
+    (d,) = hand.take(1, 0)
+    hand.hold(d)
+    assert hand.next_renewal_ns(None) == SPAN_NS // 3
+    order = hand.renewals(SPAN_NS // 3, None)
+    assert order == Settle(extend=[(Run(0, 7, 0, 1), SPAN_NS), (Run(0, 7, 1, 99), SPAN_NS)])
+    hand.let_go(d)
+    assert hand.renewals(SPAN_NS // 3, None) == Settle(extend=[], release=[Run(0, 7, 1, 99)])
+
+
+def test_whoever_waits_for_messages_asks(hand: Hand[DeliveryFields]) -> None:
+    hand.put([leased(1)], 0)
+    hand.asking += 1
+    assert hand.renewals(SPAN_NS // 4) is None
+    assert not hand.next(SPAN_NS)
+    assert not hand.rested
+    hand.asking -= 1
+    assert hand.next(2 * SPAN_NS) is None
+    assert hand.rested
 
 
 def test_what_is_too_much_for_a_handler_is_given_back_instead_of_renewed(hand: Hand[DeliveryFields]) -> None:
     hand.put([leased(6), leased(5, first=6), leased(2, first=20)], 0)
-    (d, *_) = hand.take(2, 0)
-    hand.hold(d)
-    order = hand.renewals(SPAN_NS // 2, 7)
+    now_ns = SPAN_NS // 2 - 1
+    hand.take(2, now_ns)
+    order = hand.renewals(now_ns, 7)
     assert order is not None
     assert order.release == [Run(0, 7, 9, 2), Run(0, 7, 20, 2)]
-    assert order.extend == [(Run(0, 7, 0, 1), SPAN_NS), (Run(0, 7, 2, 4), SPAN_NS), (Run(0, 7, 6, 3), SPAN_NS)]
+    assert order.extend == [(Run(0, 7, 2, 4), SPAN_NS), (Run(0, 7, 6, 3), SPAN_NS)]
+    hand.tended(order, [])
     assert hand.waiting == 7
-    assert values(hand.take(20, SPAN_NS)) == [b"%d" % n for n in range(2, 9)]
+    assert values(hand.take(20, SPAN_NS // 2)) == [b"%d" % n for n in range(2, 9)]
 
 
-def test_what_was_asked_for_is_kept_however_much(hand: Hand[DeliveryFields]) -> None:
-    hand.put([leased(100)], 0)
-    order = hand.renewals(SPAN_NS // 2, None)
-    assert order == Settle(extend=[(Run(0, 7, 0, 100), SPAN_NS)])
+def test_what_is_settled_when_it_comes_is_kept_for_good(hand: Hand[DeliveryFields]) -> None:
+    hand.kept = True
+    hand.put([leased(3)], 0)
+    assert hand.next_renewal_ns(8) is None
+    assert hand.renewals(5 * SPAN_NS, 1) is None
+    assert hand.drop_old(5 * SPAN_NS) == []
+    assert values(hand.take(1, 5 * SPAN_NS)) == [b"0"]
+    assert [holding.count for holding in hand.take_whole(5, 5 * SPAN_NS)] == [2]
+
+
+# -- what is told to a broker that was started anew --------------------------------------------------------------------
+
+
+def test_what_is_here_or_in_the_program_and_undecided_is_held(hand: Hand[DeliveryFields]) -> None:
+    hand.put([leased(4), leased(3, first=4, lease_id=8), leased(2, first=9, lease_id=9, until_ns=SECOND_NS)], 0)
+    found = hand.take(6, 0)
+    order_for("ack", found[1])
+    assert in_order(hand.in_program(0)) == [Run(0, 7, 0, 1), Run(0, 7, 2, 2), Run(0, 8, 4, 3), Run(0, 9, 9, 2)]
+    del found[:4]  # the first of them is forgotten for good: nobody can settle it any more
+    assert in_order(hand.in_program(SECOND_NS)) == [Run(0, 8, 4, 3)]
+    rest = hand.take_whole(10, 0)
+    del found[:]
+    assert in_order(hand.in_program(0)) == [Run(0, 8, 6, 1), Run(0, 9, 9, 2)]
+    del rest
+    assert hand.in_program(0) == []
 
 
 # -- verdicts ----------------------------------------------------------------------------------------------------------
