@@ -21,6 +21,9 @@ import pytest
 
 import headrace
 from headrace.errors import LeaseLost
+from headrace.limits import SECOND_NS
+from integration.awaited import Awaited
+from integration.native_peer import Peer
 from integration.server_process import ServerProcess
 
 KILLS = int(os.environ.get("HEADRACE_KILLS") or 6)
@@ -302,3 +305,45 @@ def test_nothing_confirmed_is_lost_when_the_server_is_killed_again_and_again(dat
     assert all(ledger.delivered[what] == {offset} for what, offset in ledger.confirmed.items())
     assert info["published"] == len(ledger.delivered) == len(ledger.confirmed)
     assert (info["acked"], info["drift"]) == (info["published"], 0)
+
+
+async def leased_by_nobody(address: str, consumer: str, count: int) -> Peer:
+    """Somebody of this name is leased messages and never hears of anything again."""
+    peer = await Peer.open(address)
+    leased = await peer.lease("orders", count, consumer=consumer, lease_ns=3_600 * SECOND_NS)
+    assert leased.count == count
+    return peer
+
+
+@pytest.mark.parametrize("kind", ["threads", "asyncio"])
+async def test_what_a_killed_server_had_leased_and_never_sent_comes_at_once(data_dir: Path, kind: str) -> None:
+    port = free_port()
+    arguments = ("--native-port", str(port))
+    server = ServerProcess(data_dir, *arguments)
+    try:
+        address = server.ready()["native"]
+        url = f"headrace://{address}"
+        opened = headrace.aio.connect(url) if kind == "asyncio" else to_be_awaited(lambda: headrace.connect(url))
+        async with await opened as hr:
+            orders = await hr.topic("orders", ordering="none")
+            await orders.publish_many([b"%d" % n for n in range(5)])
+            async with orders.consumer(name="c", lease="1h", prefetch=1) as consumer:
+                (held,) = await consumer.receive(1, wait="60s")
+                await leased_by_nobody(address, "c", 4)
+                server.kill()
+                server = ServerProcess(data_dir, *arguments)
+                server.ready()
+                found: list[Any] = []
+                while len(found) < 4:
+                    ds = await consumer.receive(4, wait="30s")
+                    assert ds, "it stays leased to nobody"
+                    found += ds
+                assert {(d.value, d.attempt) for d in found} == {(b"%d" % n, 1) for n in range(1, 5)}
+                await consumer.ack([held, *found])  # what was held before is held still
+            assert (await orders.group().info())["acked"] == 5
+    finally:
+        server.kill()
+
+
+async def to_be_awaited(make: Callable[[], Any]) -> Awaited:
+    return Awaited(await asyncio.to_thread(make))

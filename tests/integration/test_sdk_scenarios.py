@@ -765,3 +765,85 @@ async def test_a_handler_that_becomes_slow_gives_back_what_it_took_too_much_of(h
                 assert {d.attempt for d in ds} == {1}
                 found |= {d.value for d in ds}
                 await other.ack(ds)
+
+
+# -- consumers that are busy with something else -----------------------------------------------------------------------
+
+
+async def test_a_consumer_that_does_not_ask_costs_no_attempts_and_keeps_nothing_from_others(hr: Any) -> None:
+    orders = await hr.topic("orders", ordering="none", retry={"initial_backoff": "0s", "max_retries": 0})
+    await orders.publish_many([b"%d" % n for n in range(4)])
+    async with orders.consumer(lease="2s") as idle, orders.consumer(lease="2s") as hungry:
+        await (await anext(aiter(idle))).ack()  # a loop takes more than it hands out
+        await idle.flush()
+        await orders.publish_many([b"%d" % n for n in range(4, 12)])  # some of it is pushed to the idle one
+        found: list[Any] = []
+        while len(found) < 11:
+            ds = await hungry.receive(11, wait="10s")
+            assert ds, f"only {len(found)} came"
+            await hungry.ack(ds)
+            found += ds
+        assert {d.attempt for d in found} == {1}
+        await orders.publish(b"again")
+        (d,) = await idle.receive(wait="10s") or await hungry.receive(wait="10s")
+        assert (d.value, d.attempt) == (b"again", 1)
+    assert await orders.dead_letters.list() == []
+
+
+async def test_a_slow_loop_without_blocks_gets_each_message_once(hr: Any) -> None:
+    orders = await hr.topic("orders", ordering="none", retry={"initial_backoff": "0s"})
+    await orders.publish_many([b"%d" % n for n in range(12)])
+    seen: list[tuple[bytes, int]] = []
+    async with orders.consumer(lease="1500ms") as consumer:
+        async for d in consumer.until_idle("1s"):
+            await asyncio.sleep(0.25)  # the work: all of it takes two leases
+            await d.ack()
+            seen.append((d.value, d.attempt))
+        await consumer.flush()
+    assert seen == [(b"%d" % n, 1) for n in range(12)]
+    assert (await orders.group().info())["acked"] == 12
+
+
+async def test_an_idle_consumer_of_an_ordered_partition_keeps_the_order(hr: Any) -> None:
+    orders = await hr.topic("orders", ordering="partition", retry={"initial_backoff": "0s", "max_retries": 0})
+    await orders.publish_many([b"%d" % n for n in range(40)])
+    seen: list[bytes] = []
+    async with orders.consumer(lease="900ms") as consumer:
+        async for d in consumer.until_idle("1s"):
+            assert d.attempt == 1
+            seen.append(d.value)
+            if len(seen) in (3, 20):
+                async with d:
+                    await asyncio.sleep(1.2)  # the work: longer than a lease
+            await d.ack()
+    assert seen == [b"%d" % n for n in range(40)]
+
+
+async def test_at_most_once_loses_nothing_of_what_was_handed_out_to_a_consumer_that_does_something_else(
+    hr: Any,
+) -> None:
+    orders = await hr.topic("orders", ordering="none")
+    async with orders.consumer(group="once", auto_ack=True, lease="100ms") as consumer:
+        await orders.publish_many([b"%d" % n for n in range(6)])
+        (first,) = await consumer.receive(1, wait="10s")
+        await asyncio.sleep(0.3)  # three leases
+        rest = await values_of_unacked(consumer, 5)
+        assert {first.value, *rest} == {b"%d" % n for n in range(6)}
+
+
+async def values_of_unacked(consumer: Any, count: int) -> list[bytes]:
+    found: list[bytes] = []
+    while len(found) < count:
+        ds = await consumer.receive(count - len(found), wait="10s")
+        assert ds, f"only {len(found)} of {count} came"
+        found += [d.value for d in ds]
+    return found
+
+
+async def test_a_lease_above_what_the_topic_allows_is_refused_when_the_consumer_is_opened(hr: Any) -> None:
+    orders = await hr.topic("orders", max_lease="1m")
+    with pytest.raises(errors.InvalidArgument, match=r"18000.0s: must be over 0s and up to 60.0s \(max_lease\)"):
+        async with orders.consumer(lease="5h"):
+            raise AssertionError("it was opened")
+    async with orders.consumer(lease="1m"):
+        assert len((await orders.group().info())["consumers"]) == 1
