@@ -29,7 +29,11 @@ _NUMBER_BITS: Final = 63
 
 
 class Asking:
-    """Makes requests; the producer id under which a client's batches are stored once is here."""
+    """Makes requests; the producer id under which a client's batches are stored once is here.
+
+    A batch gets its number when it is written into a session, whatever it travels in: the broker takes a lower number
+    than it has seen for a repetition, so numbers have to leave in their order, and requests are made by many threads.
+    """
 
     def __init__(self, line: Line, namespace: str) -> None:
         self._line = line
@@ -73,12 +77,25 @@ class Asking:
             *(native.Action(native.Verb.REJECT, scope, _receipts([run]), 0, error) for run, error in order.reject),
             *(native.Action(native.Verb.EXTEND, scope, _receipts([run]), by_ns) for run, by_ns in order.extend),
         ]
-        effects: list[native.Effect] = [
-            native.PublishEffect(self._other(namespace), name, partition, self._stamped(batch).buffers())
-            for name, partition, batch in order.publish
-        ]
-        effects += [native.CancelEffect(self._other(namespace), name, list(ids)) for name, ids in order.cancel]
-        once = effects and (
+        cancels = [native.CancelEffect(self._other(namespace), name, list(ids)) for name, ids in order.cancel]
+        effects: list[native.Effect] | None = None
+
+        def send(session: native.ClientSession) -> int:
+            nonlocal effects
+            if effects is None:
+                published = [
+                    native.PublishEffect(self._other(namespace), name, partition, self._stamped(batch).buffers())
+                    for name, partition, batch in order.publish
+                ]
+                effects = [*published, *cancels]
+            return session.send_settle(actions, effects)
+
+        def refused_now() -> None:
+            nonlocal effects
+            effects = None  # later ones may have been stored meanwhile
+
+        atomic = bool(order.publish or order.cancel)
+        once = atomic and (
             order.nack
             or order.reject
             or order.release
@@ -86,10 +103,12 @@ class Asking:
             or len({name for name, _, _ in order.publish}) != len(order.publish)
         )
         return Request(
-            "an atomic settle" if effects else "a settle",
-            lambda session: session.send_settle(actions, effects),
+            "an atomic settle" if atomic else "a settle",
+            send,
             reply,
             broken="unknown" if once else "again",
+            publishes=bool(order.publish),
+            refused_now=refused_now,
         )
 
     def lease(self, channel: Channel, most: int, wait_ns: int, reply: Reply) -> Request:

@@ -185,6 +185,34 @@ def test_plain_acks_are_repeated_and_an_atomic_settle_that_may_have_happened_is_
     assert isinstance(peer.replies["ack"], native.Settled)
 
 
+def test_batches_in_atomic_settles_are_numbered_in_the_order_in_which_they_leave(peer: Peer) -> None:
+    """Requests are made by many threads, and one that was made earlier may be asked later."""
+    peer.connect()
+    orders = [Settle(ack=[Run(0, 1, n)], publish=[("out", -1, encode_columns([b"%d" % n]))]) for n in range(3)]
+    made = [peer.asking.settle("default", "orders", "g", order, peer.keep(f"s{n}")) for n, order in enumerate(orders)]
+    for request in reversed(made):
+        peer.line.ask(request)
+    peer.exchange()
+    batches = [Batch.decode(event.effects[0].batch) for event in peer.asked]
+    assert [batch.value(0) for batch in batches] == [b"2", b"1", b"0"]
+    numbers = [batch.producer_seq for batch in batches]
+    assert numbers == sorted(numbers)
+    peer.cut()
+    peer.connect()
+    again = [Batch.decode(event.effects[0].batch).producer_seq for event in peer.asked]
+    assert again == numbers  # what may have happened keeps its number
+
+
+def test_atomic_settles_that_publish_count_among_what_the_broker_remembers(peer: Peer) -> None:
+    peer.connect()
+    for n in range(CLIENT_PRODUCER_WINDOW + 5):
+        peer.settle(f"s{n}", Settle(ack=[Run(0, 1, n)], publish=[("out", -1, encode_columns([b"x"]))]))
+    peer.exchange()
+    assert len(peer.asked) == CLIENT_PRODUCER_WINDOW
+    peer.confirm()
+    assert len(peer.replies) == CLIENT_PRODUCER_WINDOW
+
+
 def test_nobody_waits_longer_than_the_outage(peer: Peer) -> None:
     peer.connect()
     peer.publish("a")
