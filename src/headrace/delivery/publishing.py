@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from headrace.batch import Batch, encode_placed
+from headrace.batch import VALUES_ONLY, Batch, encode_placed
 from headrace.delivery import facts as f
 from headrace.delivery.commands import Outcome, Publish, PublishDone, refuse
 from headrace.delivery.offsets import span_of
@@ -55,11 +55,11 @@ def accept(
     settings = topic.settings
     duplicates: list[tuple[int, int, int, int]] | tuple[()] = ()
     fresh: list[int] = []
-    if batch.columns:  # more than values
-        if batch.producer_id:
-            repeated = _repeated(partition, batch)
-            if repeated is not None:
-                return repeated
+    if batch.producer_id:
+        repeated = _repeated(partition, batch)
+        if repeated is not None:
+            return repeated
+    if batch.columns > VALUES_ONLY:
         refusal = _too_much(topic, batch, batch.count, now_ns, beside)
         if refusal is not None:
             return refusal

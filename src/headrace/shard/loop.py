@@ -59,6 +59,8 @@ class LoopHost:
         self._easing: list[Callable[[], None]] = []
         self._commit_planned = False
         self._committing_here = False
+        self._releasing = False
+        self._afterwards: list[Callable[[], None]] = []
         self._rounds_elsewhere = 0
         self._thread_id = get_ident()
         self._timer: asyncio.TimerHandle | None = None
@@ -194,9 +196,20 @@ class LoopHost:
             return
         durable = self.core.journal.durable_position
         line = self._line
-        while line and line[0][0] <= durable:
-            _, callback, reply = line.popleft()
-            callback(reply)
+        self._releasing = True
+        try:
+            while line and line[0][0] <= durable:
+                _, callback, reply = line.popleft()
+                callback(reply)
+            while self._afterwards:
+                afterwards, self._afterwards = self._afterwards, []
+                for write in afterwards:
+                    write()
+        finally:
+            self._releasing = False
+            for write in self._afterwards:  # a callback failed: the others are not forgotten
+                self._loop.call_soon(write)
+            self._afterwards.clear()
         if line:
             self._plan_commit()
         else:
@@ -205,6 +218,14 @@ class LoopHost:
             self._ease()
         if self.core.snapshot_due() and self._saving is None and not self._closed:
             self._save_snapshot()
+
+    def afterwards(self, callback: Callable[[], None]) -> None:
+        """Call back once the replies that a commit lets go of have all been handed out; at the end of this round of the
+        loop when none are being handed out. For a door that writes what was answered, one write a connection."""
+        if self._releasing:
+            self._afterwards.append(callback)
+        else:
+            self._loop.call_soon(callback)
 
     def fail(self, error: HeadraceError) -> None:
         """A journal beside this one has failed, and so has the server: the same as if it were this one."""

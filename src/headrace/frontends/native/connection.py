@@ -187,10 +187,10 @@ class NativeConnection(asyncio.Protocol):
         self._after()
 
     def touch(self) -> None:
-        """There may be something to write: do it at the end of this round."""
+        """There may be something to write: do it once for all that this round, or this commit, answers."""
         if not self._flush_planned:
             self._flush_planned = True
-            self._loop.call_soon(self._flush)
+            self._broker.host.afterwards(self._flush)
 
     def _flush(self) -> None:
         self._flush_planned = False
@@ -322,10 +322,14 @@ class NativeConnection(asyncio.Protocol):
         correlation, count = packet.correlation, batch.count
 
         def answer(reply: list[Part] | errors.HeadraceError) -> None:
+            session = self.session
             if isinstance(reply, errors.HeadraceError):
-                self.session.send_error(correlation, reply)
+                session.send_error(correlation, reply)
+            elif len(reply) == 1 and not reply[0].duplicates:
+                part = reply[0]
+                session.send_published_run(correlation, part.partition, count, part.base_offset, part.base_id)
             else:
-                self.session.send_published(correlation, count, *published(count, reply))
+                session.send_published(correlation, count, *published(count, reply))
             self.touch()
 
         self._broker.publish_then(namespace, packet.topic, packet.partition, batch, answer)

@@ -170,10 +170,17 @@ def publish_frame(
     return [head + a + b, *buffers]
 
 
+def published_run_frame(
+    correlation: int, partition: int, count: int, base_offset: int, base_id: int, flags: int = 0
+) -> list[Buffer]:
+    """PUBLISHED of one run and no duplicates, without a packet in between."""
+    return [PUBLISHED_RUN_FRAME.pack(38, 17, flags, correlation, count, 1, 0, partition, count, base_offset, base_id)]
+
+
 def _encode_published(packet: Published) -> list[Buffer]:
     flags = RELAXED_FLAG if packet.relaxed else 0
-    if len(packet.parts) == 1 and not packet.duplicates:
-        return [PUBLISHED_RUN_FRAME.pack(38, 17, flags, packet.correlation, packet.count, 1, 0, *packet.parts[0])]
+    if len(packet.parts) == 1 and not packet.duplicates and packet.parts[0][1] == packet.count:
+        return published_run_frame(packet.correlation, *packet.parts[0], flags)
     return _frame(Kind.PUBLISHED, packet.correlation, _published_body(packet), flags)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from headrace import errors
 from headrace.wire.native.codes import number_of, retry_after_of
-from headrace.wire.native.encoding import ENCODERS, delivered_frame, settled_frame
+from headrace.wire.native.encoding import ENCODERS, delivered_frame, published_run_frame, settled_frame
 from headrace.wire.native.packets import (
     VERSION_MAX,
     VERSION_MIN,
@@ -232,6 +232,11 @@ class ServerSession(Session):
         """Answer a PUBLISH; see `Published`."""
         packet = Published(correlation, count, parts, indexes, duplicates, relaxed)
         return self._send_reply(correlation, Kind.PUBLISHED, ENCODERS[Kind.PUBLISHED], packet)
+
+    def send_published_run(self, correlation: int, partition: int, count: int, base_offset: int, base_id: int) -> bool:
+        """Answer a PUBLISH that went to one partition and held nothing that was there already: the usual case."""
+        run = (partition, count, base_offset, base_id)
+        return self._send_reply(correlation, Kind.PUBLISHED, published_run_frame, correlation, *run)
 
     def send_subscribed(self, correlation: int, lease_ns: int, information: Buffer = b"") -> bool:
         """Answer a CONSUME; from now on `send_deliveries` may push to it, within its credit."""
