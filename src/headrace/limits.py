@@ -461,6 +461,11 @@ CLIENT_OVERLOADED_NS: Final = 100 * MILLISECOND_NS
 """Before a request is sent again to a server that had no room for it and did not say when it will."""
 CLIENT_GOODBYE_NS: Final = 2 * SECOND_NS
 """For the last bytes of a client that closes."""
+CLIENT_PARKED_NS: Final = 50 * MILLISECOND_NS
+"""How long a network client's thread leaves its socket to callers who wait: what the server says unasked (a heartbeat,
+its end) is read that much later, and a caller who comes back within it needs no switch between threads."""
+CLIENT_LEAD_NS: Final = 250 * MILLISECOND_NS
+"""How often a caller who reads for itself looks whether it is still its turn: a server that is frozen says nothing."""
 CLIENT_RECEIVE_BYTES: Final = 256 * KIB
 """Read from a socket at a time."""
 CLIENT_WINDOW: Final = 8

@@ -233,6 +233,16 @@ class Line:
 
     # -- asking ------------------------------------------------------------------------------------------------------
 
+    @property
+    def busy(self) -> bool:
+        """Whether there is anybody who would want to know what comes: a consumer, a request under way or waiting."""
+        return bool(self._standing or self._under_way or self._queue or self._later)
+
+    @property
+    def lone(self) -> bool:
+        """Whether one request is under way, and nothing else would want to know what comes."""
+        return len(self._under_way) == 1 and not (self._standing or self._queue or self._later)
+
     def ask(self, request: Request) -> None:
         """Have it sent when it can be; ``reply`` is called exactly once."""
         if self.failure is not None:
@@ -387,6 +397,16 @@ class Line:
         session = self.session
         return [] if session is None else session.outgoing()
 
+    @property
+    def due_earlier(self) -> bool:
+        """Whether `next_due_ns` may be earlier than when it was last asked for and ``due_seen``; mostly it is later."""
+        session = self.session
+        return session is None or session.due_earlier or bool(self._later) or self._down_since_ns is not None
+
+    def due_seen(self) -> None:
+        if self.session is not None:
+            self.session.due_earlier = False
+
     def next_due_ns(self) -> int | None:
         """When `on_due` wants to be called."""
         due = [at for at, _ in self._later]
@@ -447,7 +467,9 @@ class Line:
 
     def _react(self, session: native.ClientSession) -> None:
         for event in session.events():
-            if isinstance(event, native.Deliveries):
+            if type(event) is native.Published:
+                self._answered(event)
+            elif isinstance(event, native.Deliveries):
                 channel = self._channels.get(event.subscription)
                 if channel is not None:
                     channel.put(event, self.now_ns(), pushed=True)

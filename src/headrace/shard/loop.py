@@ -116,7 +116,13 @@ class LoopHost:
                 self._plan_commit()  # part of it may have happened: a topic made for a batch that was refused
             callback(error)
             return
-        self._after(position, callback, reply)
+        line = self._line
+        if position <= journal.durable_position and not line:
+            callback(reply)
+        else:
+            line.append((position, callback, reply))
+            if not self._commit_planned:
+                self._plan_commit()
         self._settle_down()
 
     async def run(self, operation: Callable[[], Done]) -> Any:
@@ -128,21 +134,16 @@ class LoopHost:
             raise reply
         return reply
 
-    def _after(self, position: int, callback: Callback, reply: Any) -> None:
-        if position <= self.core.journal.durable_position and not self._line:
-            callback(reply)
-            return
-        self._line.append((position, callback, reply))
-        self._plan_commit()
-
     def _settle_down(self) -> None:
         """After every operation: tell who may be served, and be woken in time."""
-        woken = self.core.woken
+        core = self.core
+        woken = core.woken
         if woken:
-            self.core.woken = set()
+            core.woken = set()
             if self._on_ready is not None:
                 self._on_ready(woken)
-        self._rearm()
+        if self._timer is None or core.state.look_at_ns < self._timer_ns:
+            self._rearm()
 
     # -- commits ---------------------------------------------------------------------------------------------------
 

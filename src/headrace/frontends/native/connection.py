@@ -219,9 +219,11 @@ class NativeConnection(asyncio.Protocol):
             return
         if session.reading_paused is self._reading:
             self._govern_reading()
-        due_ns = session.next_due_ns()
-        if due_ns is not None and (self._timer is None or due_ns < self._timer_ns):
-            self._arm(due_ns)
+        if self._timer is None or session.due_earlier:
+            due_ns = session.next_due_ns()
+            session.due_earlier = False
+            if due_ns is not None and (self._timer is None or due_ns < self._timer_ns):
+                self._arm(due_ns)
 
     def _govern_reading(self) -> None:
         reading = not (self._writing_paused or self._waits_for_disk or self.session.reading_paused)

@@ -121,6 +121,7 @@ class ClientSession(Session):
         self._frame_bytes_max = self.limits.frame_bytes_max
         self._heartbeat_ns = body.heartbeat_ns
         self._due_ns = None
+        self.due_earlier = True
         self._events.append(packet)
 
     def _handle_reply(self, packet: Packet, kind: Kind, correlation: int) -> None:

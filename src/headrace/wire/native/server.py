@@ -217,6 +217,7 @@ class ServerSession(Session):
         self._frame_bytes_max = bounds.frame_bytes_max
         self._heartbeat_ns = beat_ns
         self._due_ns = None
+        self.due_earlier = True
         return True
 
     def send_published(
@@ -325,6 +326,7 @@ class ServerSession(Session):
         self._send(ENCODERS[Kind.GOAWAY], GoAway(deadline_ns, reason))
         self.state = State.DRAINING
         self._due_ns = now_ns + deadline_ns
+        self.due_earlier = True
         return True
 
     def _send_reply(self, correlation: int, kind: Kind, encoder: Callable[..., list[Buffer]], *fields: Any) -> bool:

@@ -105,6 +105,7 @@ class Session:
         "_sends",
         "_table",
         "close_planned",
+        "due_earlier",
         "limits",
         "peer_frame_bytes_max",
         "state",
@@ -120,6 +121,8 @@ class Session:
         self.limits = bounds
         self.state = State.OPENING
         self.close_planned: Closed | None = None
+        self.due_earlier = True
+        """Whether ``next_due_ns`` may have become earlier since the shell last asked and cleared this."""
         self.subscriptions: dict[int, Subscription] = {}
         self.peer_frame_bytes_max = limits.NATIVE_HELLO_BYTES_MAX
         self._frame_bytes_max = bounds.hello_bytes_max
@@ -227,6 +230,7 @@ class Session:
 
     def _begin(self, part: memoryview, length: int, now_ns: int) -> None:
         """Keep the beginning of a frame."""
+        self.due_earlier = True
         self._pending += part
         self._began_ns = now_ns
         self._set_frame_due(length)
