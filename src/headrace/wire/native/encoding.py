@@ -76,6 +76,8 @@ from headrace.wire.native.packets import (
     Welcome,
 )
 
+_BYTES: Final = {bytes}
+
 
 def _buffers(body: Buffer | Sequence[Buffer]) -> tuple[list[Buffer], int]:
     """``body`` as byte buffers, and how many bytes they are together."""
@@ -162,7 +164,10 @@ def publish_frame(
 ) -> list[Buffer]:
     """PUBLISH without a packet in between."""
     a, b = namespace.encode(), topic.encode()
-    buffers, size = _buffers(batch)
+    if type(batch) is list and set(map(type, batch)) == _BYTES:
+        buffers, size = batch, sum(map(len, batch))
+    else:
+        buffers, size = _buffers(batch)
     if len(a) > limits.NAME_BYTES_MAX or len(b) > limits.NAME_BYTES_MAX:
         raise errors.InvalidArgument(f"a name of {max(len(a), len(b))} bytes; at most {limits.NAME_BYTES_MAX}")
     length = 14 + len(a) + len(b) + size

@@ -19,6 +19,7 @@ from typing import Any
 from headrace import errors
 from headrace.wire.native.codes import number_of, retry_after_of
 from headrace.wire.native.encoding import ENCODERS, delivered_frame, published_run_frame, settled_frame
+from headrace.wire.native.frames import build
 from headrace.wire.native.packets import (
     VERSION_MAX,
     VERSION_MIN,
@@ -236,8 +237,15 @@ class ServerSession(Session):
 
     def send_published_run(self, correlation: int, partition: int, count: int, base_offset: int, base_id: int) -> bool:
         """Answer a PUBLISH that went to one partition and held nothing that was there already: the usual case."""
-        run = (partition, count, base_offset, base_id)
-        return self._send_reply(correlation, Kind.PUBLISHED, published_run_frame, correlation, *run)
+        if self.close_planned is not None:
+            return False
+        kind, size_bytes = self._in_flight.get(correlation, (0, 0))
+        if kind != Kind.PUBLISH:
+            raise errors.InvalidArgument(f"PUBLISHED for {correlation}: no PUBLISH of that number waits")
+        self._out += build(published_run_frame, correlation, partition, count, base_offset, base_id)
+        del self._in_flight[correlation]
+        self.in_flight_bytes -= size_bytes
+        return True
 
     def send_subscribed(self, correlation: int, lease_ns: int, information: Buffer = b"") -> bool:
         """Answer a CONSUME; from now on `send_deliveries` may push to it, within its credit."""

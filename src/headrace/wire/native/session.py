@@ -28,8 +28,10 @@ import msgspec
 
 from headrace import errors, limits
 from headrace.wire.native.codes import error_of, number_of, retry_after_of
+from headrace.wire.native.decoding import EXPECTED
 from headrace.wire.native.encoding import ENCODERS
-from headrace.wire.native.frames import NEED_MORE, Failure, build, decode_frame, frame_end
+from headrace.wire.native.frames import NEED_MORE, ORDINARY, Failure, build, decode_frame, frame_end
+from headrace.wire.native.layouts import HEADER, HEADER_BYTES, LENGTH_BYTES
 from headrace.wire.native.packets import Buffer, Close, Kind, Packet, Ping, Pong
 from headrace.wire.native.states import Rule, State, Table
 
@@ -163,6 +165,9 @@ class Session:
         at = self._continue(view) if self._pending else 0
         end = len(view)
         while at < end and self.close_planned is None:
+            if end - at >= HEADER_BYTES and (stop := self._take_ordinary(view, at, end)):
+                at = stop
+                continue
             stop = self._judge(view, at)
             if stop < 0:
                 return
@@ -211,6 +216,26 @@ class Session:
         self._fault(error)
 
     # -- receiving -----------------------------------------------------------------------------------------------------
+
+    def _take_ordinary(self, view: memoryview, at: int, end: int) -> int:
+        """Take the frame at ``at`` in one go, if it is all there and nothing about it wants a word: where it ends. 0:
+        nothing was done, it has to be judged step by step."""
+        length, kind, flags, correlation = HEADER.unpack_from(view, at)
+        stop: int = at + LENGTH_BYTES + length
+        row = ORDINARY.get(kind)
+        if row is None or stop > end or flags or not correlation:
+            return 0
+        decoder, length_max = row
+        if not 6 <= length <= length_max or length > self._frame_bytes_max:
+            return 0
+        if self._table[self.state][kind] is not Rule.TAKE:
+            return 0
+        try:
+            packet = decoder(view[at:stop], HEADER_BYTES, stop - at, 0, correlation)
+        except (errors.HeadraceError, *EXPECTED):
+            return 0
+        self._handle(packet, stop - at)
+        return stop
 
     def _judge(self, buffer: memoryview | bytearray, at: int) -> int:
         """Where the frame at ``at`` ends; 0: too little is there to say; -1: it was a fault."""
