@@ -37,9 +37,12 @@ from headrace.wire.native.packets import (
     HelloBody,
     Kind,
     Lease,
+    Leased,
     Packet,
+    Published,
     ReceiptRun,
     Scope,
+    Settled,
     Subscribed,
     Unsubscribe,
     Verb,
@@ -96,7 +99,9 @@ class ClientSession(Session):
 
     def _handle(self, packet: Packet, size_bytes: int) -> None:
         kind = packet.kind
-        if isinstance(packet, Deliveries):
+        if type(packet) in _PLAIN_REPLIES:
+            self._handle_reply(packet, kind, packet.correlation)  # type: ignore[attr-defined] # replies have one
+        elif isinstance(packet, Deliveries):
             self._handle_deliveries(packet)
         elif isinstance(packet, Welcome):
             self._handle_welcome(packet)
@@ -249,6 +254,10 @@ class ClientSession(Session):
                 f"a credit of {messages} messages, {size_bytes} bytes; the server takes at most "
                 f"{welcome.credit_messages_max} messages, {welcome.credit_bytes_max} bytes"
             )
+
+
+_PLAIN_REPLIES = frozenset({Published, Leased, Settled})
+"""What comes most, and changes nothing in a session but that a request is over."""
 
 
 def _packet_frame(correlation: int, kind: Callable[..., Packet], fields: tuple[Any, ...]) -> list[Buffer]:
