@@ -64,6 +64,17 @@ def test_a_hundred_thousand_lines_go_through_a_pipe_and_come_out_in_order(shell:
     assert shell.run("consume", "n", "--from-offset", "0:99998")[1] == b"99998\n99999\n"
 
 
+def test_nothing_behind_a_line_that_is_too_large_is_published(shell: Shell) -> None:
+    before = b"".join(b"%d\n" % i for i in range(20_000))
+    behind = b"".join(b"%d\n" % i for i in range(20_000, 60_000))
+    code, out, err = shell.run("publish", "refuse", "--lines", given=before + b"x" * 2_000_000 + b"\n" + behind)
+    assert (code, out) == (1, b"")
+    assert "line 20001: a message of 2000000 bytes" in err
+    assert "the 20,000 messages before it are published, and none from line 20001 on" in err
+    assert shell.run("publish", "refuse", "--lines", given=behind)[0] == 0
+    assert shell.run("consume", "refuse")[1] == before + behind
+
+
 def test_following_acks_what_was_printed_and_nothing_else(shell: Shell) -> None:
     shell.run("publish", "t", "--lines", given=b"".join(b"%d\n" % i for i in range(3000)))
     with shell.begin("consume", "t", "--follow") as follower:
