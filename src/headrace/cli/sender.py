@@ -25,6 +25,7 @@ from headrace.errors import (
     LimitExceeded,
     PayloadTooLarge,
     QueueFull,
+    QuotaExceeded,
     RequestError,
     RetryLater,
     TimedOut,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Lines", "Sender", "places"]
 
-_SMALLER_MAY_DO: Final = (PayloadTooLarge, InvalidArgument, LimitExceeded, QueueFull)
+_SMALLER_MAY_DO: Final = (PayloadTooLarge, InvalidArgument, LimitExceeded, QueueFull, QuotaExceeded)
 """Refusals that may be about some messages of a batch only."""
 
 

@@ -149,6 +149,35 @@ def test_a_namespace_has_quotas(run: Run) -> None:
     assert "quota.messages_per_minute = 2" in run("namespace", "show", "shop").text
     ran = run("publish", "t", "--lines", "--namespace", "shop", stdin=b"1\n2\n3\n")
     assert ran.code == 1
-    assert "may publish 2 a minute" in ran.err
+    assert "line 3: namespace 'shop' may publish 2 messages a minute" in ran.err
+    assert "the 2 messages before it are published" in ran.err
     assert run("namespace", "list").text == "default\nshop\n"
     assert run("namespace", "config", "shop").code == 2
+
+
+def test_browse_tells_when_and_how(run: Run) -> None:
+    run("topic", "create", "jobs", "--set", "retry.max_retries=0")
+    run("publish", "jobs", "x")
+    run("consume", "jobs", "--nack", "--error", "boom")
+    (dead,) = run("browse", "jobs", "--state", "dead", "--json").json
+    assert (dead["attempts"], dead["last_error"], dead["reason"]) == (1, "boom", "max_retries")
+    assert "boom" in run("browse", "jobs", "--state", "dead").text
+    later = run("publish", "jobs", "y", "--delay", "1h", "--json").json[0]["id"]
+    (waiting,) = run("browse", "jobs", "--state", "scheduled", "--json").json
+    moved = run("schedule", "move", "jobs", later, "--delay", "24h", "--json").json[0]["due_at"]
+    (after,) = run("browse", "jobs", "--state", "scheduled", "--json").json
+    assert after["due_at"][:19] == moved[:19] > waiting["due_at"][:19]
+
+
+def test_explain_of_a_dead_message_says_why_and_where_to_look(run: Run) -> None:
+    run("topic", "create", "jobs", "--set", "retry.max_retries=0")
+    identity = run("publish", "jobs", "x", "--json").json[0]["id"]
+    run("consume", "jobs", "--nack", "--error", "boom")
+    told = run("explain", identity).text
+    assert "max_retries after 1 attempt" in told
+    assert "boom" in told
+    command = told.split("`")[1].split()[1:]
+    assert "boom" in run(*command).text
+    ran = run("explain", identity, "--group", "audit")
+    assert ran.code == 1
+    assert "it has 'default'" in ran.err
