@@ -540,6 +540,13 @@ async def test_an_atomic_settle_does_all_of_it(hr: Any) -> None:
     assert await invoices.browse("scheduled") == []
 
 
+async def test_only_what_was_scheduled_counts_as_cancelled(hr: Any) -> None:
+    invoices = await hr.topic("invoices")
+    timer = await invoices.publish(b"reminder", delay="1h")
+    assert (await hr.settle(cancel=[(invoices, 5), (invoices, timer.id)])).cancelled == 1
+    assert (await hr.settle(cancel=[(invoices, timer.id)])).cancelled == 0
+
+
 async def test_an_atomic_settle_does_nothing_of_it_when_a_lease_was_lost(hr: Any) -> None:
     orders = await hr.topic("orders", ordering="none", retry={"initial_backoff": "0s"})
     await orders.publish_many([b"a", b"b"])
