@@ -117,6 +117,18 @@ def test_a_data_directory_is_closed_on_sigterm(shell: Shell, data_dir: Path) -> 
     assert (group["acked"], group["leased"], group["consumers"]) == (1, 0, [])
 
 
+def test_a_pipe_sees_each_round_of_the_counts_when_it_comes(shell: Shell) -> None:
+    shell.run("publish", "t", "x")
+    with shell.begin("stats", "--watch", "--every", "100ms") as watching:
+        assert watching.stdout is not None
+        seen = 0
+        while seen < 3:
+            seen += b"acked/s" in watching.stdout.readline()
+        watching.send_signal(signal.SIGINT)
+        watching.stdout.read()
+        assert watching.wait(SECONDS_MAX) == 130
+
+
 def test_a_reader_that_leaves_ends_the_command_quietly(shell: Shell) -> None:
     shell.run("publish", "t", "--lines", given=b"".join(b"%d\n" % i for i in range(50_000)))
     with shell.begin("consume", "t", "--json") as consumer:

@@ -9,7 +9,7 @@ import click
 from headrace.cli.dlq import WHERE_OUTCOME, chosen_by, tell_redriven
 from headrace.cli.output import count
 from headrace.cli.place import Place, located
-from headrace.cli.topic import GROUP_COLUMNS, agreed, flat, given_settings
+from headrace.cli.topic import GROUP_COLUMNS, agreed, flat, given_settings, setting_text
 from headrace.cli.values import MESSAGE_ID, MOMENT, PLACE, Pair, ParamType, by_partition, from_epoch, name_of_user
 from headrace.names import DEFAULT_GROUP
 
@@ -194,7 +194,7 @@ def config(place: Place, topic: str, name: str, settings: tuple[str, ...]) -> No
         place.output.value(info["settings"])
         return
     for key, value in flat(info["settings"]):
-        place.output.line(f"{key} = {value}")
+        place.output.line(f"{key} = {setting_text(value)}")
     if not info["settings"]:
         place.output.line("nothing of its own: all as the topic has it")
 
@@ -248,4 +248,4 @@ def _show(place: Place, info: Any) -> None:
     if info["consumers"]:
         out.line("consumers " + ", ".join(info["consumers"]))
     for key, value in flat(info["settings"]):
-        out.line(f"{key} = {value}")
+        out.line(f"{key} = {setting_text(value)}")

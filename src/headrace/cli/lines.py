@@ -23,7 +23,7 @@ import msgspec
 from headrace.batch import Batch, Message, encode
 from headrace.cli.output import displayed, encode_json, text_or_base64
 from headrace.cli.sender import Lines
-from headrace.cli.values import MOMENT, PRIORITY, from_epoch
+from headrace.cli.values import LIFETIME, MOMENT, PRIORITY, from_epoch
 from headrace.config import parse_duration_ns
 from headrace.errors import HeadraceError, InvalidArgument, PayloadTooLarge
 from headrace.limits import CLIENT_BATCH_BYTES, MESSAGE_BYTES_MAX
@@ -157,7 +157,7 @@ def _message(fields: dict[str, Any]) -> Message:
         priority=_priority(fields.get("priority", _NORMAL)),
         delay_ns=_span(fields, "delay"),
         deliver_at_ns=_moment(fields, "deliver_at"),
-        ttl_ns=_span(fields, "ttl"),
+        ttl_ns=LIFETIME.parse(_text("ttl", fields["ttl"])) if "ttl" in fields else None,
         expires_at_ns=_moment(fields, "expires_at"),
         dedup_id=_bytes(fields, "dedup_id"),
         timestamp_ns=_moment(fields, "timestamp_at"),

@@ -15,7 +15,7 @@ import click
 from headrace.cli.output import Output, Progress, count
 from headrace.cli.place import Broker, Place, located
 from headrace.cli.sender import Lines, Sender
-from headrace.cli.values import MOMENT, PRIORITY, SPAN, Pair
+from headrace.cli.values import LIFETIME, MOMENT, PRIORITY, SPAN, Pair
 from headrace.errors import HeadraceError, InvalidArgument, PayloadTooLarge
 from headrace.limits import BATCH_MESSAGES_MAX, MESSAGE_BYTES_MAX
 
@@ -37,7 +37,7 @@ _NORMAL: Final = 5
 @click.option("--priority", type=PRIORITY, default=_NORMAL, metavar="0-9|high|normal|low", help="0 first (normal).")
 @click.option("--delay", type=SPAN, metavar="SPAN", help="Due after this time, such as 5m.")
 @click.option("--deliver-at", type=MOMENT, metavar="TIME", help="Due at this time, such as 2030-01-31T12:00:00Z.")
-@click.option("--ttl", type=SPAN, metavar="SPAN", help="Not delivered later than this after it is due.")
+@click.option("--ttl", type=LIFETIME, metavar="SPAN", help="Not delivered later than this after it is due.")
 @click.option("--dedup-id", metavar="TEXT", help="A second message with it is not stored.")
 @click.option("--partition", type=click.IntRange(0), metavar="N", help="This partition, whatever the key.")
 @located
