@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from headrace.cli.dlq import WHERE_OUTCOME, chosen_by, tell_redriven
+from headrace.cli.dlq import CREATE, WHERE_OUTCOME, chosen_by, tell_redriven, there
 from headrace.cli.output import count
 from headrace.cli.place import Place, located
 from headrace.cli.topic import GROUP_COLUMNS, agreed, flat, given_settings, setting_text
@@ -128,6 +128,7 @@ def seek(
 )
 @click.option("--id", "ids", multiple=True, type=MESSAGE_ID, metavar="ID", help="Only this one; repeatable.")
 @click.option("--to", metavar="TOPIC", help="Publish them there, for every group, not here.")
+@CREATE
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="At most so many a second.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be handed out.")
 @located
@@ -138,6 +139,7 @@ def replay(
     where: tuple[tuple[str, str], ...],
     ids: tuple[int, ...],
     to: str | None,
+    create: bool,
     rate: float | None,
     dry_run: bool,
 ) -> None:
@@ -145,6 +147,7 @@ def replay(
     expired or delivered; at a consumer, between two times."""
     chosen = chosen_by(where, ids, WHERE_OUTCOME)
     with place.open() as broker:
+        there(broker, to, create)
         done = broker.call(
             "group.replay", topic=topic, group=name, where=chosen, to=to, rate=rate, dry_run=dry_run or None
         )

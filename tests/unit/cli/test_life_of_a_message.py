@@ -122,7 +122,7 @@ def test_dead_letters_are_chosen_redriven_and_purged(run: Run, jobs: str) -> Non
     assert run("consume", jobs).out == b""
     assert run("dlq", "redrive", jobs, "--where", "error=timeout", "--rate", "1000").text.startswith("redrove 1\n")
     assert run("consume", jobs).out == b"a\n"
-    assert run("dlq", "redrive", jobs, "--to", "second-chance", "--json").json[0]["redriven"] == 1
+    assert run("dlq", "redrive", jobs, "--to", "second-chance", "--create", "--json").json[0]["redriven"] == 1
     assert run("consume", "second-chance").out == b"b\n"
     killed(run, jobs, "c", "again")
     assert run("dlq", "purge", jobs, "--where", "error=nothing").text == "dropped 0\n"
@@ -181,3 +181,18 @@ def test_explain_of_a_dead_message_says_why_and_where_to_look(run: Run) -> None:
     ran = run("explain", identity, "--group", "audit")
     assert ran.code == 1
     assert "it has 'default'" in ran.err
+
+
+def test_a_slip_in_where_messages_go_does_not_become_a_topic(run: Run) -> None:
+    run("topic", "create", "jobs", "--set", "retry.max_retries=0")
+    run("topic", "create", "repairs")
+    killed(run, "jobs", "x", "boom")
+    for command in (("dlq", "redrive", "jobs"), ("group", "replay", "jobs", "--where", "outcome=dead")):
+        for more in ((), ("--dry-run",)):
+            ran = run(*command, "--to", "repiars", *more)
+            assert (ran.code, ran.out) == (1, b"")
+            assert "did you mean 'repairs'?; --create makes it" in ran.err
+    assert run("dlq", "redrive", "jobs", "--to", "repairs").text.startswith("redrove 1")
+    killed(run, "jobs", "y", "boom")
+    assert run("dlq", "redrive", "jobs", "--to", "new", "--create").text.startswith("redrove 1")
+    assert run("consume", "new").out == b"y\n"
