@@ -246,6 +246,9 @@ async def test_a_message_above_the_limit_is_refused(hr: Any) -> None:
 
 async def test_a_full_topic_refuses_and_says_when_to_come_back(hr: Any) -> None:
     small = await hr.topic("small", max_depth=2)
+    with pytest.raises(errors.LimitExceeded, match="3 messages at once"):
+        await small.publish_many([b"a", b"b", b"c"])
+    assert (await small.info())["published"] == 0, "a batch is stored whole or not at all"
     await small.publish_many([b"a", b"b"])
     with pytest.raises(errors.QueueFull, match="max_depth of 2") as refused:
         await small.publish(b"c")
