@@ -13,9 +13,11 @@ from typing import Any
 
 from headrace.broker.broker import Broker, by_partition, start_of
 from headrace.broker.dead_letters import DeadLetters
+from headrace.broker.deaths import death_of, durable
 from headrace.broker.history import History
 from headrace.broker.lease_batches import LeaseBatches
 from headrace.broker.messages import message_info
+from headrace.broker.portions import Work, portioned
 from headrace.broker.positions import Positions
 from headrace.broker.reading import Reading
 from headrace.broker.replays import Replays
@@ -37,6 +39,7 @@ from headrace.delivery import (
     Seek,
     Topic,
 )
+from headrace.delivery.explaining import due_ms_of
 from headrace.errors import AlreadyExists, DuplicateConflict, InvalidArgument
 from headrace.limits import BROWSE_MESSAGES_MAX
 from headrace.names import check_namespace_name
@@ -349,6 +352,7 @@ class Administration:
 
     # -- looking at messages -----------------------------------------------------------------------------------------
 
+    @portioned
     def browse(
         self,
         topic: str,
@@ -356,15 +360,15 @@ class Administration:
         group: str = "default",
         state: str = "ready",
         limit: int = 100,
-    ) -> Done:
-        """Messages of a group in one state, oldest first, left as they are."""
+    ) -> Work:
+        """Messages of a group in one state, oldest first, left as they are; with ``state``, ``attempts`` and
+        ``last_error``, scheduled ones with ``due_ns``, dead ones with ``reason`` and ``died_ns``."""
         found = self.broker.find_group(namespace, topic, group)
         if not 1 <= limit <= BROWSE_MESSAGES_MAX:
             raise InvalidArgument(f"limit {limit}: from 1 to {BROWSE_MESSAGES_MAX}")
         chosen: list[dict[str, Any]] = []
         for backlog in found.backlogs.values():
-            offsets = _in_state(backlog, state)
-            for offset in offsets:
+            for offset in _in_state(backlog, state):
                 if len(chosen) >= limit:
                     break
                 info = self._message(backlog.partition.pid, offset)
@@ -373,8 +377,21 @@ class Administration:
                     info["state"] = state
                     info["attempts"] = known.attempts if known is not None else int(state == "leased")
                     info["last_error"] = known.error if known is not None else ""
+                    if state == "scheduled":
+                        due_ms = due_ms_of(backlog.partition, offset, info["deliver_at_ns"])
+                        info["due_ns"] = (known.due_ms if offset in backlog.waiting and known else due_ms) * _MS_NS
                     chosen.append(info)
-        return Done(chosen, 0)
+        if state == "dead" and chosen:
+            yield from durable(self.core)
+            pids = {each.index: each.pid for each in found.topic.partitions}
+            for number, info in enumerate(chosen):
+                if number:
+                    yield 0
+                died = yield from death_of(self.core, group, pids[info["partition"]], info["offset"])
+                if died is not None:
+                    info["attempts"], info["last_error"] = died["attempt"] or 0, died["error"] or ""
+                    info["reason"], info["died_ns"] = died["reason"], died["at_ns"]
+        return chosen
 
     def _message(self, pid: int, offset: int) -> dict[str, Any] | None:
         batch = self.core.log(pid).batch_at(offset)

@@ -197,7 +197,10 @@ def settled_of(packet: native.Settled, order: Settle) -> Settled:
     published = [parts_of(each) for each in packet.published]
     lost = sum(refusal.run.count for refusal in refused)
     total = count_of(order) + sum(run.count for run, _ in order.extend)
-    return Settled(total - lost, refused, published, sum(len(ids) for _, ids in order.cancel))
+    cancelled = packet.cancelled
+    if cancelled is None:  # a server that does not say: as many as were named, at most
+        cancelled = sum(len(ids) for _, ids in order.cancel)
+    return Settled(total - lost, refused, published, cancelled)
 
 
 _LEASE_LOST: Final = native.number_of(BY_CODE["lease_lost"](""))

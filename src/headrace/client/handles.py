@@ -411,8 +411,10 @@ class Topic(TopicCalls):
     def publish_many(self, values: Any, *, partition: int = BY_KEY) -> PublishedMany:
         """Publish values, messages or the rows of an Arrow table; durable when it returns.
 
-        Large amounts leave as several batches, each durable as a whole; when one is refused, the error is raised once
-        those before it are durable.
+        Large amounts leave as several batches, each stored whole in one durable round or not at all; when one is
+        refused, the error is raised once those before it are durable; some behind it may be stored, too. So a batch
+        that finds too little room in the topic (``max_depth``) is refused as a whole: `QueueFull`, or `LimitExceeded`
+        where it could never fit. Fewer values at a time, or a `publisher`, get in what there is room for.
         """
         port, namespace, name = self._client._port, self._namespace, self.name
         checked_partition(partition)

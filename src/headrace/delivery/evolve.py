@@ -424,6 +424,8 @@ def _died(state: State, fact: f.Died) -> None:
     backlog.dead_count += 1
     deaths = backlog.group.deaths
     deaths[fact.reason] = deaths.get(fact.reason, 0) + 1
+    if fact.cause:
+        backlog.group.nacked += 1
     state.now_ns = max(state.now_ns, fact.at_ns)
 
 
@@ -433,6 +435,8 @@ def _expired(state: State, fact: f.Expired) -> None:
     if fact.lease_id:
         _leave_lease(state, backlog, fact.lease_id, span)
         backlog.settle(span)
+        if fact.cause:
+            backlog.group.nacked += span.count
     else:
         span = backlog.discard_unleased(span.bitmap())
     if span.count:

@@ -227,10 +227,10 @@ def failed(
             by_due.setdefault(-(-(now_ns + wait_ns) // MS_NS) if wait_ns else 0, []).append(offset)
     gid, pid, lease_id = group.gid, partition.pid, lease.lease_id
     if expired:
-        facts.append(f.Expired(gid, pid, lease_id, *span_of(expired).packed(), now_ns))
+        facts.append(f.Expired(gid, pid, lease_id, *span_of(expired).packed(), now_ns, reason))
     for due_ms, offsets in sorted(by_due.items()):
         facts.append(f.Retried(gid, pid, lease_id, *span_of(offsets).packed(), now_ns, due_ms, reason, error))
-    deaths.extend(Death(gid, pid, lease_id, offset, why, error) for offset, why in dying)
+    deaths.extend(Death(gid, pid, lease_id, offset, why, error, reason) for offset, why in dying)
     if by_due and group.policy.fifo:
         facts.extend(_behind(backlog, chain.from_iterable(by_due.values()), span, now_ns))
 

@@ -680,7 +680,8 @@ class _Settling:
             if reply.refused:
                 refusals = refusals + refusals_of(self._order, reply.refused)
             effects = published_effects(reply, self._counts) if self._counts else ()
-            connection.session.send_settled(self._correlation, refusals, effects)
+            cancelled = reply.cancelled if self._atomic else None
+            connection.session.send_settled(self._correlation, refusals, effects, cancelled)
         connection.touch()
 
 

@@ -22,6 +22,7 @@ from headrace.wire.native.encoding import ENCODERS, credit_frame, publish_frame,
 from headrace.wire.native.packets import (
     BY_KEY,
     DURABLE,
+    FEATURES,
     VERSION_MAX,
     VERSION_MIN,
     Action,
@@ -65,7 +66,7 @@ class ClientSession(Session):
         client: str,
         token: str | None = None,
         namespace: str = "default",
-        features: Sequence[str] = (),
+        features: Sequence[str] = FEATURES,
         heartbeat_ns: int = 0,
         now_ns: int,
     ) -> None:

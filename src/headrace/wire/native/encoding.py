@@ -302,16 +302,20 @@ def settle_frame(correlation: int, actions: Sequence[Action], effects: Sequence[
 
 
 def _encode_settled(packet: Settled) -> list[Buffer]:
-    return settled_frame(packet.correlation, packet.refusals, packet.published)
+    return settled_frame(packet.correlation, packet.refusals, packet.published, packet.cancelled)
 
 
-def settled_frame(correlation: int, refusals: Sequence[Refusal], published: Sequence[Published]) -> list[Buffer]:
+def settled_frame(
+    correlation: int, refusals: Sequence[Refusal], published: Sequence[Published], cancelled: int | None = None
+) -> list[Buffer]:
     """SETTLED without a packet in between."""
-    body = [SETTLED.pack(len(refusals), len(published), 0)]
+    body = [SETTLED.pack(len(refusals), len(published), cancelled is not None)]
     body += [REFUSAL.pack(*refusal) for refusal in refusals]
     for packet in published:
         part = _published_body(packet)
         body.append(U32.pack(len(part)) + part)
+    if cancelled is not None:
+        body.append(U32.pack(cancelled))
     return _frame(Kind.SETTLED, correlation, b"".join(body))
 
 

@@ -32,6 +32,9 @@ Refusal: TypeAlias = tuple[int, int, int, int, int, int]
 
 VERSION_MIN: Final = 1
 VERSION_MAX: Final = 1
+CANCELLED: Final = "cancelled"
+"""A feature: SETTLED says how many messages were cancelled."""
+FEATURES: Final = (CANCELLED,)
 BY_KEY: Final = -1
 """``partition`` of a publish the broker routes by key."""
 BY_POLICY: Final = -1
@@ -365,12 +368,15 @@ class Settle(Packet, frozen=True):
 
 
 class Settled(Packet, frozen=True):
-    """Done, except the refusals; ``published`` answers the publish effects in their order (their correlation is 0)."""
+    """Done, except the refusals; ``published`` answers the publish effects in their order (their correlation is 0),
+    ``cancelled`` is how many messages the cancel effects found: None where the other side does not say (``CANCELLED``).
+    """
 
     kind = Kind.SETTLED
     correlation: int
     refusals: Sequence[Refusal] = ()
     published: Sequence[Published] = ()
+    cancelled: int | None = None
 
 
 class Call(Packet, frozen=True):

@@ -21,6 +21,8 @@ from headrace.wire.native.codes import number_of, retry_after_of
 from headrace.wire.native.encoding import ENCODERS, delivered_frame, published_run_frame, settled_frame
 from headrace.wire.native.frames import build
 from headrace.wire.native.packets import (
+    CANCELLED,
+    FEATURES,
     VERSION_MAX,
     VERSION_MIN,
     Buffer,
@@ -63,11 +65,13 @@ class ServerSession(Session):
     <State.OPEN: 'open'>
     """
 
-    __slots__ = ("_in_flight", "hello", "in_flight_bytes", "version")
+    __slots__ = ("_in_flight", "features", "hello", "in_flight_bytes", "version")
 
     def __init__(self, bounds: Limits | None = None, *, now_ns: int) -> None:
         super().__init__(SERVER, SERVER_SENDS, bounds or Limits(), now_ns)
         self.hello: HelloBody | None = None
+        self.features: tuple[str, ...] = ()
+        """The optional behaviours that both sides know."""
         self.version = 0
         self.in_flight_bytes = 0
         self._in_flight: dict[int, tuple[int, int]] = {}  # correlation → kind, bytes
@@ -108,6 +112,7 @@ class ServerSession(Session):
             return
         self.version = version
         self.hello = body
+        self.features = tuple(feature for feature in FEATURES if feature in body.features)
         self.state = State.JUDGING
         self._events.append(packet)
 
@@ -204,7 +209,7 @@ class ServerSession(Session):
             server=server,
             server_id=server_id,
             namespace=self.hello.namespace if namespace is None else namespace,
-            features=list(features),
+            features=[*self.features, *features],
             heartbeat_ns=beat_ns,
             frame_bytes_max=bounds.frame_bytes_max,
             requests_max=bounds.requests_max,
@@ -294,10 +299,15 @@ class ServerSession(Session):
         )
 
     def send_settled(
-        self, correlation: int, refusals: Sequence[Refusal] = (), published: Sequence[Published] = ()
+        self,
+        correlation: int,
+        refusals: Sequence[Refusal] = (),
+        published: Sequence[Published] = (),
+        cancelled: int | None = None,
     ) -> bool:
-        """Answer a SETTLE: everything was done except the refusals."""
-        return self._send_reply(correlation, Kind.SETTLED, settled_frame, correlation, refusals, published)
+        """Answer a SETTLE: everything was done except the refusals. ``cancelled`` is told to those who know it."""
+        told = cancelled if CANCELLED in self.features else None
+        return self._send_reply(correlation, Kind.SETTLED, settled_frame, correlation, refusals, published, told)
 
     def send_ended(self, subscription: int, correlation: int = 0, error: errors.HeadraceError | None = None) -> bool:
         """A subscription is over: answers an UNSUBSCRIBE, or (correlation 0) tells that the server ended it."""
