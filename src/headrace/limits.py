@@ -33,6 +33,8 @@ BATCH_BYTES_MAX: Final = 64 * MIB + 256 * KIB
 """One message of the highest size with its key, headers and overhead."""
 HEADERS_MAX: Final = 1024
 """Headers of one message: each is a Python object when read, and 64 KiB of empty ones would be 32,768."""
+OFFSET_MAX: Final = (1 << 63) - 1
+"""Offsets fit into a signed 64-bit number, in every file and on every wire."""
 TIME_NS_MAX: Final = (1 << 62) - 1
 """The last instant that can be stored, in 2116; an instant plus a span still fits 63 bits."""
 SPAN_NS_MAX: Final = (1 << 61) - 1
@@ -539,6 +541,12 @@ REDRIVE_PORTION_MESSAGES: Final = 1_000
 """Messages of one redrive record: with the largest default value they fill a frame."""
 REDRIVE_PORTION_BYTES: Final = 4 * MIB
 """Values of one redrive record."""
+REDRIVE_RATE_MIN: Final = 0.001
+"""Messages a second of a redrive: one in a quarter of an hour; what is slower has stopped."""
+REDRIVE_RATE_MAX: Final = 1_000_000_000
+"""More than any machine does; whoever wants no limit gives none."""
+CALL_IDS_MAX: Final = 100_000
+"""Ids or runs one administrative call may name: about what the arguments of a native call have room for."""
 REPORT_KINDS_MAX: Final = 20
 """Reasons, errors and groups that a report counts by name; the others together."""
 

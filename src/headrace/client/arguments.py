@@ -58,7 +58,10 @@ _encode_json: Final = msgspec.json.Encoder().encode
 
 def shown(value: object) -> str:
     """A value as an error message may quote it."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:
+        text = "a number of thousands of digits"  # which Python does not write
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
 
