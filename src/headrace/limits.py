@@ -475,6 +475,13 @@ CLIENT_RECONNECT_NS: Final = 50 * MILLISECOND_NS
 """The first pause before connecting again; it doubles."""
 CLIENT_RECONNECT_NS_MAX: Final = 2 * SECOND_NS
 """The longest pause before connecting again."""
+CLIENT_BREAKS_ALONE: Final = 2
+"""Breaks of the connection after which a request that was under way is asked with nothing beside it: once is chance."""
+CLIENT_BREAKS_MAX: Final = 5
+"""Breaks while one request is under way, with nothing else answered in between, until it fails: two to suspect it,
+three with it alone; a server that is killed and comes back is given four chances."""
+CLIENT_BREAKS_IN_ALL_MAX: Final = 20
+"""The same whatever else is answered: a network that is that bad answers a request sooner."""
 CLIENT_OUTAGE_NS_MAX: Final = 120 * SECOND_NS
 """How long requests wait for a server that is gone before they fail."""
 WORKER_CONCURRENCY_MAX: Final = 10_000

@@ -266,7 +266,7 @@ class NetworkPort:
             self.line.on_due()
 
     def _converse(self, found: socket.socket) -> bool:
-        """Speak over a socket until it ends; was the server there?"""
+        """Speak over a socket until it ends; was that of any use?"""
         with self._lock:
             self._socket = found
             self._unsent = bytearray()
@@ -275,14 +275,12 @@ class NetworkPort:
             self.line.connected()
             self.flush()
         reason = ""
-        welcomed = False
         with selectors.DefaultSelector() as selector:
             selector.register(self._wakened, _READ)
             selector.register(found, _READ)
             try:
                 while self.line.session is not None:
                     self._wait(selector, found)
-                    welcomed = welcomed or self.line.up
             except OSError as error:
                 reason = _reason(error, self.address)
         with self._lock:
@@ -291,7 +289,7 @@ class NetworkPort:
             self._unsent = bytearray()
             self._state.notify_all()
         found.close()
-        return welcomed
+        return self.line.worked
 
     def _wait(self, selector: selectors.BaseSelector, found: socket.socket) -> None:
         with self._lock:
@@ -439,10 +437,10 @@ class NetworkConsumer:
 
     def _pulled(self, answer: Any) -> None:
         self._pulling = False
-        if not isinstance(answer, HeadraceError):
-            self._channel.put(answer, self._port.now_ns(), pushed=False)
-        elif not isinstance(answer, Closed) or self._line.failure is not None:
+        if isinstance(answer, HeadraceError):
             self._channel.error = self._channel.error or answer
+        elif answer is not None:
+            self._channel.put(answer, self._port.now_ns(), pushed=False)
         self._changed.notify_all()
 
     def settle(self, order: Settle) -> Settled:
