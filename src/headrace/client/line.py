@@ -481,6 +481,7 @@ class Line:
             if self.session is not None and self.session.close_planned is None:
                 self.session.send_close()
             self._end_all(error or errors.Closed("the client was closed while a request was under way"))
+            self.failure = error or errors.Closed("this client is closed; open or connect another one")
 
     def _end_all(self, error: errors.HeadraceError) -> None:
         self.failure = self.failure or error
