@@ -187,8 +187,8 @@ def _refuse_rest(state: State, receipts: Receipts, rest: Span, refused: list[tup
     where = f"partition {partition.index} of topic {partition.topic.name!r}" if partition is not None else "its topic"
     more = f" (and {rest.count - 1} more)" if rest.count > 1 else ""
     error = LeaseLost(
-        f"the lease of the message at offset {rest.first}{more} in {where} is over: its time ran out, or the message "
-        "was settled or given back"
+        f"the lease of the message at offset {rest.first}{more} in {where} is over: its time ran out, the message "
+        "was settled or given back, or it is not this group's"
     )
     refused.append((Receipts(receipts.pid, receipts.lease_id, rest.first, rest.count, rest.bits), error))
 

@@ -24,8 +24,8 @@ def hold(files: FileLayer, directory: str) -> int:
         holder = _holder(files, path)
         if holder == str(os.getpid()):
             raise StorageFailed(
-                f"data directory {directory} is open already, in this process as its lock file says: use what opened "
-                "it, or close that first"
+                f"data directory {directory} is held by this process already (process {holder}), as its lock file "
+                "says: use what opened it, or close that first"
             ) from error
         process = f" (process {holder})" if holder else ""
         raise StorageFailed(
