@@ -124,6 +124,17 @@ def test_a_header_and_its_value_in_one_text_are_understood(hr: Headrace) -> None
     assert len(topic.dead_letters.list({"header": "shop"})) == 2
 
 
+def test_where_a_group_starts_is_taken_as_it_was_told(hr: Headrace) -> None:
+    topic = hr.topic("t", partitions=2)
+    topic.publish_many([b"%d" % n for n in range(6)], partition=1)
+    group = topic.group()
+    starts = group.seek(offsets={0: 0, 1: 4})["starts"]
+    assert starts == {"0": 0, "1": 4}
+    assert group.seek(offsets=starts)["lag"] == 2
+    with pytest.raises(errors.InvalidArgument, match="a partition in offsets is '²'; it must be a whole number"):
+        group.seek(offsets={"²": 1})  # type: ignore[dict-item]
+
+
 # -- what is said ------------------------------------------------------------------------------------------------------
 
 

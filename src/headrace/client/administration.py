@@ -31,6 +31,8 @@ Call = Callable[..., Any]
 Start = str | Instant | Mapping[int, int] | int
 Info = dict[str, Any]
 
+_PARTITIONS: Final = frozenset(map(str, range(PARTITIONS_MAX)))
+"""Partitions as answers name them: JSON has no other keys than text."""
 _COMMON: Final = {
     "reason": "reason",
     "error": "error",
@@ -69,11 +71,11 @@ def start_argument(
 
 
 def _offsets(name: str, given: Any) -> dict[str, int]:
-    """Offsets by partition, as the calls take them: JSON has no other keys than text."""
+    """Offsets by partition, as the calls take them and as their answers have them."""
     found: dict[str, int] = {}
     for partition, at in by_name(name, given, "{0: 42}").items():
-        whole(f"a partition in {name}", partition, 0, PARTITIONS_MAX - 1)
-        found[str(partition)] = whole(name, at, 0, OFFSET_MAX)
+        index = int(partition) if isinstance(partition, str) and partition in _PARTITIONS else partition
+        found[str(whole(f"a partition in {name}", index, 0, PARTITIONS_MAX - 1))] = whole(name, at, 0, OFFSET_MAX)
     return found
 
 
