@@ -76,7 +76,9 @@ class Holding:
 
     def extended(self, indexes: Iterable[int], deadline_ns: int) -> None:
         """The lease of single messages was extended."""
-        self._extended = {**(self._extended or {}), **dict.fromkeys(indexes, deadline_ns)}
+        if self._extended is None:
+            self._extended = {}
+        self._extended.update(dict.fromkeys(indexes, deadline_ns))
 
     def deadline_of(self, index: int) -> int:
         """When the lease of one message runs out, as far as is known here."""
