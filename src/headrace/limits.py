@@ -33,6 +33,8 @@ BATCH_BYTES_MAX: Final = 64 * MIB + 256 * KIB
 """One message of the highest size with its key, headers and overhead."""
 HEADERS_MAX: Final = 1024
 """Headers of one message: each is a Python object when read, and 64 KiB of empty ones would be 32,768."""
+OFFSET_MAX: Final = (1 << 63) - 1
+"""Offsets fit into a signed 64-bit number, in every file and on every wire."""
 TIME_NS_MAX: Final = (1 << 62) - 1
 """The last instant that can be stored, in 2116; an instant plus a span still fits 63 bits."""
 SPAN_NS_MAX: Final = (1 << 61) - 1
@@ -478,6 +480,13 @@ CLIENT_RECONNECT_NS: Final = 50 * MILLISECOND_NS
 """The first pause before connecting again; it doubles."""
 CLIENT_RECONNECT_NS_MAX: Final = 2 * SECOND_NS
 """The longest pause before connecting again."""
+CLIENT_BREAKS_ALONE: Final = 2
+"""Breaks of the connection after which a request that was under way is asked with nothing beside it: once is chance."""
+CLIENT_BREAKS_MAX: Final = 5
+"""Breaks while one request is under way, with nothing else answered in between, until it fails: two to suspect it,
+three with it alone; a server that is killed and comes back is given four chances."""
+CLIENT_BREAKS_IN_ALL_MAX: Final = 20
+"""The same whatever else is answered: a network that is that bad answers a request sooner."""
 CLIENT_OUTAGE_NS_MAX: Final = 120 * SECOND_NS
 """How long requests wait for a server that is gone before they fail."""
 WORKER_CONCURRENCY_MAX: Final = 10_000
@@ -544,6 +553,12 @@ REDRIVE_PORTION_MESSAGES: Final = 1_000
 """Messages of one redrive record: with the largest default value they fill a frame."""
 REDRIVE_PORTION_BYTES: Final = 4 * MIB
 """Values of one redrive record."""
+REDRIVE_RATE_MIN: Final = 0.001
+"""Messages a second of a redrive: one in a quarter of an hour; what is slower has stopped."""
+REDRIVE_RATE_MAX: Final = 1_000_000_000
+"""More than any machine does; whoever wants no limit gives none."""
+CALL_IDS_MAX: Final = 100_000
+"""Ids or runs one administrative call may name: about what the arguments of a native call have room for."""
 REPORT_KINDS_MAX: Final = 20
 """Reasons, errors and groups that a report counts by name; the others together."""
 

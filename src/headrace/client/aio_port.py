@@ -197,9 +197,8 @@ class AsyncNetworkPort:
                 self.line.failed_to_connect("no answer from there in time" if no_answer else str(error))
                 self._changed.set()
             else:
-                known = self.line.connections
                 await wire.lost
-                if self.line.connections == known and not self.line.trouble:
+                if self.line.worked:
                     pause_ns = CLIENT_RECONNECT_NS
             self.flush_soon()
             await asyncio.sleep(pause_ns / SECOND_NS)
@@ -348,10 +347,10 @@ class AsyncNetworkConsumer:
 
     def _pulled(self, answer: Any) -> None:
         self._pulling = False
-        if not isinstance(answer, HeadraceError):
-            self._channel.put(answer, self._port.now_ns(), pushed=False)
-        elif not isinstance(answer, Closed) or self._line.failure is not None:
+        if isinstance(answer, HeadraceError):
             self._channel.error = self._channel.error or answer
+        elif answer is not None:
+            self._channel.put(answer, self._port.now_ns(), pushed=False)
         self._changed.set()
 
     async def settle(self, order: Settle) -> Settled:

@@ -112,7 +112,7 @@ class Asking:
         )
 
     def lease(self, channel: Channel, most: int, wait_ns: int, reply: Reply) -> Request:
-        """Pull up to ``most``; what was granted over a connection that broke is lost to us."""
+        """Pull up to ``most``; what was granted over a connection that broke is lost to us, and the answer is None."""
 
         def send(session: native.ClientSession) -> int:
             scope: int | native.Scope = channel.number or channel.scope
@@ -120,7 +120,7 @@ class Asking:
                 scope, most, bytes_max=CLIENT_BATCH_BYTES, wait_ns=wait_ns, lease_ns=channel.lease_ns
             )
 
-        return Request("a lease", send, reply, broken="unknown")
+        return Request("a lease", send, reply, broken="lost")
 
     def call(self, method: str, arguments: Mapping[str, Any], reply: Reply) -> Request:
         """An administrative call."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from headrace.calls import LeasedBatch, Refusal, Run, Settle, Settled
 from headrace.client.leased import DeliveryFields, Holding, Verdicts, places_of
@@ -24,6 +24,10 @@ from headrace.errors import HeadraceError, InvalidArgument, from_code
 __all__ = ["Hand", "order_for", "refusal_of"]
 
 D = TypeVar("D", bound=DeliveryFields)
+
+
+Places: TypeAlias = Sequence[tuple[Holding, Sequence[int]]]
+"""Messages, as indexes by holding."""
 
 
 class _Waiting:
@@ -118,6 +122,13 @@ class Hand(Generic[D]):
     def let_go(self, delivery: D) -> None:
         self.held.pop(delivery, None)
 
+    def extended(self, given: Places, until_ns: int) -> None:
+        """Leases were extended by whoever has the messages; what is held is not renewed before it has to be."""
+        for holding, indexes in given:
+            holding.extended(indexes, until_ns)
+        for delivery in self.held:
+            self.held[delivery] = delivery._holding.deadline_of(delivery._index)
+
     def renewals(self, now_ns: int, keeps: int | None = None) -> Settle | None:
         """What to extend now, and what to give back of more than ``keeps`` that wait; None when nothing is due."""
         span_ns = self._span_ns
@@ -128,6 +139,7 @@ class Hand(Generic[D]):
             if deadline_ns <= due_ns:
                 self.held[delivery] = until_ns
                 holding, index = delivery._holding, delivery._index
+                holding.extended([index], until_ns)
                 if not holding.state[index]:
                     extend.append((Run(holding.partition, holding.lease_id, holding.offsets[index], 1), span_ns))
         release: Sequence[Run] = ()
@@ -174,9 +186,6 @@ def order_for(verb: str, deliveries: object, detail: tuple[object, ...] = ()) ->
     """One verb on a delivery, several, or an Arrow lot, as one order; marks them settled."""
     verdicts = Verdicts()
     given = list(places_of(deliveries))
-    if verb == "extend":
-        (by_ns,) = detail
-        return Settle(extend=[(run, by_ns) for holding, indexes in given for run in holding.runs(indexes)])  # type: ignore[misc]  # a span
     for holding, indexes in given:
         for index in indexes:
             if verb == "ack":
@@ -184,6 +193,11 @@ def order_for(verb: str, deliveries: object, detail: tuple[object, ...] = ()) ->
             else:
                 verdicts.other(verb, holding, index, detail[0] if len(detail) == 1 else detail)
     return verdicts.take() or Settle()
+
+
+def extension_of(given: Places, by_ns: int) -> Settle:
+    """More time for messages."""
+    return Settle(extend=[(run, by_ns) for holding, indexes in given for run in holding.runs(indexes)])
 
 
 def refusal_of(settled: Settled) -> HeadraceError | None:

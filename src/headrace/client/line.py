@@ -15,6 +15,9 @@ Rules:
 - Requests leave in the order they were asked; what is asked again keeps its place.
 - A producer has at most CLIENT_PRODUCER_WINDOW batches under way, so that the broker still knows each when it comes
   again.
+- What is under way each time the connection breaks may be what breaks it. After CLIENT_BREAKS_ALONE breaks it is asked
+  with nothing beside it, so that it takes no other request along; after CLIENT_BREAKS_MAX with nothing else answered in
+  between, or CLIENT_BREAKS_IN_ALL_MAX in all, it fails.
 - Nobody waits longer than the outage allowed: what waits for a connection fails when it has been gone that long.
 - A server that refuses us (a token, a version, a broken frame) ends the line: every request fails with that error.
 - After GOAWAY nothing new is asked on that connection; it is closed once what is under way and what is held is settled.
@@ -30,9 +33,13 @@ from headrace import errors
 from headrace.batch import HIGHEST_LIMITS, Batch
 from headrace.calls import LeasedBatch
 from headrace.limits import (
+    CLIENT_BREAKS_ALONE,
+    CLIENT_BREAKS_IN_ALL_MAX,
+    CLIENT_BREAKS_MAX,
     CLIENT_CREDIT_BYTES,
     CLIENT_OVERLOADED_NS,
     CLIENT_PRODUCER_WINDOW,
+    CLIENT_RECONNECT_NS_MAX,
     SECOND_NS,
 )
 from headrace.wire import native
@@ -58,11 +65,23 @@ class Request:
     """Something asked. ``send`` writes it into a session and returns its correlation; it may be called again.
 
     ``broken`` says what becomes of it when the connection breaks while it is under way: "again" (twice does no harm),
-    "unknown" (it fails: it may have happened), "forget" (nobody waits for it). ``refused_now`` is told that the server
-    had no room for it, before it is sent again.
+    "unknown" (it fails: it may have happened), "lost" (its answer is None), "forget" (nobody waits for it).
+    ``refused_now`` is told that the server had no room for it, before it is sent again.
     """
 
-    __slots__ = ("asked_ns", "broken", "number", "publishes", "refused_now", "reply", "send", "what")
+    __slots__ = (
+        "answers_then",
+        "asked_ns",
+        "breaks",
+        "breaks_in_all",
+        "broken",
+        "number",
+        "publishes",
+        "refused_now",
+        "reply",
+        "send",
+        "what",
+    )
 
     def __init__(
         self,
@@ -70,7 +89,7 @@ class Request:
         send: Callable[[native.ClientSession], int],
         reply: Reply,
         *,
-        broken: Literal["again", "unknown", "forget"] = "again",
+        broken: Literal["again", "unknown", "lost", "forget"] = "again",
         publishes: bool = False,
         refused_now: Callable[[], None] | None = None,
     ) -> None:
@@ -82,6 +101,16 @@ class Request:
         self.refused_now = refused_now
         self.number = 0
         self.asked_ns = 0
+        self.breaks = 0  # of connections while it was under way, with nothing else answered in between
+        self.breaks_in_all = 0
+        self.answers_then = -1  # of the line, at the last of them
+
+    def broke(self, answers: int) -> bool:
+        """The connection broke while it was under way; whether that was once too often."""
+        self.breaks = self.breaks + 1 if answers == self.answers_then else 1
+        self.answers_then = answers
+        self.breaks_in_all += 1
+        return self.breaks >= CLIENT_BREAKS_MAX or self.breaks_in_all >= CLIENT_BREAKS_IN_ALL_MAX
 
 
 class Channel:
@@ -218,6 +247,8 @@ class Line:
         self.closing = False
         self.connections = 0
         self.trouble = ""
+        self.worked = False
+        """Whether the last connection was good for something: it answered what was asked, or stood for a while."""
         self._client = client
         self._token = token
         self._namespace = namespace
@@ -228,6 +259,10 @@ class Line:
         self._publishing = 0
         self._later: list[tuple[int, Request]] = []
         self._numbers = 0
+        self._answers = 0
+        self._alone: Request | None = None  # under way, and nothing may be beside it
+        self._up_since_ns = 0
+        self._resubscribing: dict[Channel, Request] = {}
         self._channels: dict[int, Channel] = {}  # by subscription
         self._standing: list[Channel] = []
 
@@ -256,11 +291,14 @@ class Line:
 
     def _send_queue(self) -> None:
         session, queue = self.session, self._queue
-        if not self.up or session is None:
+        if not self.up or session is None or self._alone is not None:
             return
         while queue and session.requests_free > 0:
             request = queue[0]
             if request.publishes and self._publishing >= CLIENT_PRODUCER_WINDOW:
+                return
+            suspect = request.breaks_in_all >= CLIENT_BREAKS_ALONE
+            if suspect and self._under_way:
                 return
             try:
                 correlation = request.send(session)
@@ -273,6 +311,9 @@ class Line:
             queue.popleft()
             self._under_way[correlation] = request
             self._publishing += request.publishes
+            if suspect:
+                self._alone = request
+                return
 
     def _put_back(self, requests: list[Request]) -> None:
         """To the front of the queue, in their order."""
@@ -325,12 +366,20 @@ class Line:
             return self._subscribe(session, channel)
 
         def answered(packet: Any) -> None:
+            self._resubscribing.pop(channel, None)
             if isinstance(packet, errors.HeadraceError) and not isinstance(packet, errors.AlreadyExists):
                 channel.error = channel.error or packet
+                if channel in self._standing:
+                    self._standing.remove(channel)
             channel.changed()
 
         request = Request("a subscription", send, answered, broken="forget")
         request.asked_ns = self.now_ns()
+        before = self._resubscribing.get(channel)
+        if before is not None:
+            request.breaks, request.breaks_in_all = before.breaks, before.breaks_in_all
+            request.answers_then = before.answers_then
+        self._resubscribing[channel] = request
         self._queue.appendleft(request)
 
     def close_channel(self, channel: Channel, reply: Reply) -> None:
@@ -339,6 +388,7 @@ class Line:
             reply(None)
             return
         self._standing.remove(channel)
+        self._resubscribing.pop(channel, None)
         number = channel.number
         if not number or not self.up:
             reply(None)  # its subscription ended with its connection
@@ -451,6 +501,7 @@ class Line:
             if self.session is not None and self.session.close_planned is None:
                 self.session.send_close()
             self._end_all(error or errors.Closed("the client was closed while a request was under way"))
+            self.failure = error or errors.Closed("this client is closed; open or connect another one")
 
     def _end_all(self, error: errors.HeadraceError) -> None:
         self.failure = self.failure or error
@@ -491,6 +542,8 @@ class Line:
 
     def _welcomed(self) -> None:
         self.up = True
+        self.worked = False
+        self._up_since_ns = self.now_ns()
         self._down_since_ns = None
         self.trouble = ""
         for channel in reversed(self._standing):
@@ -501,6 +554,11 @@ class Line:
         request = self._under_way.pop(packet.correlation, None)
         if request is None:
             return
+        if request is self._alone:
+            self._alone = None
+        if request.broken != "forget":
+            self._answers += 1
+            self.worked = True
         self._publishing -= request.publishes
         if not isinstance(packet, native.Error):
             request.reply(packet)
@@ -546,7 +604,10 @@ class Line:
 
     def _lost(self, closed: native.Closed) -> None:
         """The connection is over."""
+        stood_ns = self.now_ns() - self._up_since_ns if self.up else 0
+        self.worked = self.up and (self.worked or stood_ns >= CLIENT_RECONNECT_NS_MAX)
         self.session = None
+        self._alone = None
         self.up = False
         if self._down_since_ns is None:
             self._down_since_ns = self.now_ns()
@@ -560,7 +621,9 @@ class Line:
             self._put_back(under_way)
             self._end_all(closed.error)
             return
-        self._put_back([request for request in under_way if request.broken == "again"])
+        announced = closed.error is None or isinstance(closed.error, errors.Draining)
+        hopeless = [] if announced else [each for each in under_way if each.broke(self._answers)]
+        self._put_back([each for each in under_way if each.broken == "again" and each not in hopeless])
         for channel in self._standing:
             self._release(channel.start_over(), channel)
             channel.changed()
@@ -569,6 +632,16 @@ class Line:
                 request.reply(
                     errors.Closed(
                         f"the connection to {self.where} broke during {request.what}; whether it happened is unknown"
+                    )
+                )
+            elif request.broken == "lost":
+                request.reply(None)
+            elif request in hopeless:
+                request.reply(
+                    errors.Closed(
+                        f"the connection to {self.where} broke {request.breaks_in_all} times, each time while "
+                        f"{request.what} was under way ({self.trouble}); it is not asked again, and whether it "
+                        "happened is unknown"
                     )
                 )
 

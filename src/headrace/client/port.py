@@ -349,7 +349,7 @@ class NetworkPort:
             self.line.on_due()
 
     def _converse(self, found: socket.socket) -> bool:
-        """Speak over a socket until it ends; was the server there?"""
+        """Speak over a socket until it ends; was that of any use?"""
         with self._lock:
             self._socket = found
             self._unsent = bytearray()
@@ -360,7 +360,6 @@ class NetworkPort:
             self.line.connected()
             self.flush()
         reading, reason = self._reading, ""
-        welcomed = False
         with selectors.DefaultSelector() as selector, selectors.DefaultSelector() as parked:
             parked.register(self._wakened, _READ)
             selector.register(self._wakened, _READ)
@@ -368,7 +367,6 @@ class NetworkPort:
             try:
                 while self.line.session is not None:
                     self._wait(selector, parked, found)
-                    welcomed = welcomed or self.line.up
             except OSError as error:
                 reason = _reason(error, self.address)
         with self._lock:
@@ -385,7 +383,7 @@ class NetworkPort:
             while self._leading:
                 self._state.wait()
         reading.close()
-        return welcomed
+        return self.line.worked
 
     def _wait(self, selector: selectors.BaseSelector, parked: selectors.BaseSelector, found: socket.socket) -> None:
         with self._lock:
@@ -546,10 +544,10 @@ class NetworkConsumer:
 
     def _pulled(self, answer: Any) -> None:
         self._pulling = False
-        if not isinstance(answer, HeadraceError):
-            self._channel.put(answer, self._port.now_ns(), pushed=False)
-        elif not isinstance(answer, Closed) or self._line.failure is not None:
+        if isinstance(answer, HeadraceError):
             self._channel.error = self._channel.error or answer
+        elif answer is not None:
+            self._channel.put(answer, self._port.now_ns(), pushed=False)
         self._changed.notify_all()
 
     def settle(self, order: Settle) -> Settled:

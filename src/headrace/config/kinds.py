@@ -341,5 +341,8 @@ class Optional:
 
 def shown(value: object) -> str:
     """A value in a message: short, on one line."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:
+        text = "a number of thousands of digits"  # which Python does not write
     return text if len(text) <= 80 else f"{text[:80]}…"

@@ -12,7 +12,13 @@ from headrace.batch import Batch, encode_columns
 from headrace.calls import Run, Settle
 from headrace.client.asking import Asking
 from headrace.client.line import Channel, Line
-from headrace.limits import CLIENT_PRODUCER_WINDOW, SECOND_NS
+from headrace.limits import (
+    CLIENT_BREAKS_IN_ALL_MAX,
+    CLIENT_BREAKS_MAX,
+    CLIENT_PRODUCER_WINDOW,
+    CLIENT_RECONNECT_NS_MAX,
+    SECOND_NS,
+)
 from headrace.wire import native
 
 OUTAGE_NS = 10 * SECOND_NS
@@ -363,3 +369,116 @@ def test_a_close_answers_everybody(peer: Peer) -> None:
     assert {name: answer.code for name, answer in peer.replies.items()} == {"under way": "closed", "waiting": "closed"}
     peer.publish("late")
     assert peer.replies["late"].code == "closed"
+
+
+# -- requests that break what carries them -----------------------------------------------------------------------------
+
+
+def pause(peer: Peer, name: str = "pause") -> None:
+    peer.line.ask(peer.asking.call("group.pause", {"topic": "t", "group": "g"}, peer.keep(name)))
+
+
+def until_answered(peer: Peer, name: str, each: Callable[[], None] = lambda: None) -> int:
+    """Connections that broke at the call until it failed."""
+    for breaks in range(100):
+        if name in peer.replies:
+            return breaks
+        peer.connect()
+        for _ in range(10):
+            if any(isinstance(event, native.Call) for event in peer.asked):
+                break
+            peer.confirm()
+        each()
+        peer.cut()
+    raise AssertionError("it is asked for ever")
+
+
+def test_a_request_during_which_every_connection_breaks_is_not_asked_for_ever(peer: Peer) -> None:
+    pause(peer)
+    assert until_answered(peer, "pause") == CLIENT_BREAKS_MAX
+    assert isinstance(peer.replies["pause"], errors.Closed)
+    message = str(peer.replies["pause"])
+    assert (
+        f"broke {CLIENT_BREAKS_MAX} times, each time while group.pause was under way (the connection ended" in message
+    )
+    peer.connect()
+    assert peer.asked == []
+    peer.publish("a")
+    peer.exchange()
+    peer.confirm()
+    assert isinstance(peer.replies["a"], native.Published)
+
+
+def test_what_is_asked_beside_a_request_that_breaks_connections_does_not_fail_with_it(peer: Peer) -> None:
+    peer.publish("before")
+    pause(peer)
+    for number in range(CLIENT_PRODUCER_WINDOW):
+        peer.publish(f"after {number}")
+    until_answered(peer, "pause")
+    peer.connect()
+    while peer.asked:  # one by one, as long as one of them may be what breaks connections
+        peer.confirm()
+    del peer.replies["pause"]
+    assert len(peer.replies) == CLIENT_PRODUCER_WINDOW + 1
+    assert {type(answer) for answer in peer.replies.values()} == {native.Published}
+
+
+def test_answers_in_between_give_a_request_more_chances_but_not_without_end(peer: Peer) -> None:
+    pause(peer)
+
+    def confirm_others() -> None:
+        peer.line._answers += 1  # as one that was asked beside it would
+
+    assert until_answered(peer, "pause", confirm_others) == CLIENT_BREAKS_IN_ALL_MAX
+
+
+def test_a_server_that_says_goodbye_has_not_been_broken(peer: Peer) -> None:
+    pause(peer)
+    for _ in range(3 * CLIENT_BREAKS_IN_ALL_MAX):
+        peer.connect()
+        assert peer.server is not None
+        peer.server.send_close(errors.Draining("going"))
+        peer.exchange()
+        peer.asked = []
+    assert peer.replies == {}
+    peer.connect()
+    assert [type(event) for event in peer.asked] == [native.Call]
+
+
+def test_a_subscription_that_breaks_every_connection_ends_its_consumer(peer: Peer) -> None:
+    peer.connect()
+    channel = peer.channel()
+    peer.exchange()
+    (consume,) = peer.asked
+    assert peer.server is not None
+    peer.server.send_subscribed(consume.correlation, SECOND_NS)
+    peer.exchange()
+    peer.cut()
+    for _ in range(CLIENT_BREAKS_MAX):
+        assert channel.error is None
+        peer.connect()
+        assert [type(event) for event in peer.asked] == [native.Consume]
+        peer.cut()
+    assert isinstance(channel.error, errors.Closed)
+    peer.connect()
+    assert peer.asked == []
+
+
+def test_a_connection_worked_when_it_answered_something_or_stood_for_a_while(peer: Peer) -> None:
+    peer.connect()
+    peer.cut()
+    assert not peer.line.worked, "a WELCOME alone is no reason to come back at once"
+    peer.connect()
+    peer.publish("a")
+    peer.exchange()
+    peer.confirm()
+    peer.cut()
+    assert peer.line.worked
+    peer.connect(welcome=False)
+    peer.now += 10 * CLIENT_RECONNECT_NS_MAX
+    peer.cut()
+    assert not peer.line.worked
+    peer.connect()
+    peer.now += CLIENT_RECONNECT_NS_MAX
+    peer.cut()
+    assert peer.line.worked

@@ -81,6 +81,10 @@ class ServerSession(Session):
         """Requests that wait for a reply."""
         return len(self._in_flight)
 
+    def waits(self, correlation: int) -> bool:
+        """Whether that request has no reply yet."""
+        return correlation in self._in_flight
+
     @property
     def reading_paused(self) -> bool:
         """The waiting requests are as large as is wise: stop reading until this is False again."""
