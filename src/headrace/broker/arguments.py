@@ -66,7 +66,8 @@ class Whole:
 
     def __init__(self, low: int, high: int) -> None:
         self.low, self.high = low, high
-        self.expected = f"a whole number from {low} to {high}"
+        bounds = f", at least {low}" if high >= _INT64_MAX else f" from {low} to {high}"
+        self.expected = f"a whole number{bounds}"
 
     def read(self, value: Any) -> int:
         if type(value) is not int or not self.low <= value <= self.high:
