@@ -58,6 +58,7 @@ class LoopHost:
         self._line: deque[tuple[int, Callback, Any]] = deque()
         self._easing: list[Callable[[], None]] = []
         self._commit_planned = False
+        self._gathering = False
         self._committing_here = False
         self._releasing = False
         self._afterwards: list[Callable[[], None]] = []
@@ -147,21 +148,35 @@ class LoopHost:
 
     # -- commits ---------------------------------------------------------------------------------------------------
 
+    def gather(self) -> None:
+        """Plan no commit until ``commit_gathered``: whoever calls holds all that can come in with this round."""
+        self._gathering = True
+
+    def commit_gathered(self) -> None:
+        """Commit what came in meanwhile, now and not at the end of the round."""
+        self._gathering = False
+        if self._commit_planned:
+            self._commit()
+
     def _plan_commit(self) -> None:
         if not self._commit_planned:
             self._commit_planned = True
-            self._loop.call_soon(self._commit)
+            if not self._gathering:
+                self._loop.call_soon(self._commit)
 
     def _commit(self) -> None:
         self._commit_planned = False
         if self._closed or self.failure is not None:
             return
+        journal = self.core.journal
+        if not self._line and journal.end_position == journal.durable_position:
+            return  # it was gathered and committed before its turn came
         try:
             if len(self._line) == 1 and self._rounds_elsewhere <= 0 and self._little():
                 self._commit_here()
             else:
                 self._rounds_elsewhere -= 1
-                self.core.journal.commit_soon()
+                journal.commit_soon()
         except HeadraceError as error:
             self._fail(error)
 

@@ -102,6 +102,32 @@ async def test_what_is_written_for_the_replies_of_a_commit_is_written_once_all_a
     assert heard[-1] == "write c"
 
 
+async def test_what_a_lone_connection_brought_is_committed_without_waiting_for_the_round_to_end(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "COMMIT_HERE_BYTES_MAX", 1 << 20)
+    place.journal.holding = False
+    answered: list[int] = []
+    operation = lambda: place.core.execute(d.Publish(1, encode_columns([b"a"])))  # noqa: E731
+    place.host.gather()
+    place.host.then(operation, lambda reply: answered.append(reply.base_offset))
+    assert answered == []
+    place.host.commit_gathered()
+    assert answered == [0]
+    # One that was planned before is not made twice.
+    place.host.then(operation, lambda reply: answered.append(reply.base_offset))
+    place.host.gather()
+    place.host.commit_gathered()
+    commits = place.journal.stats.commits
+    assert answered == [0, 1]
+    await rounds()
+    assert place.journal.stats.commits == commits
+    # And afterwards rounds are planned again.
+    place.host.then(operation, lambda reply: answered.append(reply.base_offset))
+    await rounds()
+    assert answered == [0, 1, 2]
+
+
 async def test_a_door_that_fails_over_a_reply_does_not_keep_the_others_from_writing(place: Place) -> None:
     heard: list[str] = []
 

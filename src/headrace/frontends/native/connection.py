@@ -132,8 +132,15 @@ class NativeConnection(asyncio.Protocol):
         session.receive_bytes(data, self._door.now_ns())
         if before or session.buffered_bytes:
             self._door.begun(self, session.buffered_bytes)
-        self._react()
         host = self._broker.host
+        if len(self._door.connections) == 1:  # nobody else can join its commit: it need not wait for the round to end
+            host.gather()
+            try:
+                self._react()
+            finally:
+                host.commit_gathered()
+        else:
+            self._react()
         if host.busy and not self._waits_for_disk:
             self._waits_for_disk = True
             self._govern_reading()
