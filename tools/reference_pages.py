@@ -41,6 +41,10 @@ Written by `tools/reference_pages.py` from the code.
 
 Every refusal has a stable code and a message that says what was wrong, with the value, and what would be right.
 What to do next is told by the family. In Python a code is a class of `headrace.errors`; natively a number.
+
+`closed` also answers a request that a fault of the server's ended: the message says "internal error", and whether it
+happened is unknown; over HTTP the status is 500. The server's log has it once (`a request failed`). The connection and
+its other requests go on.
 """
 
 

@@ -42,7 +42,7 @@ def open(  # noqa: A001 - the name of the public function
     0
     """
     check_namespace_name(namespace)
-    defaults = checked(path, node_id, topic_defaults)
+    defaults = checked(path, node_id, topic_defaults, auto_create)
     sealing = sealing_of(seal)
 
     async def start() -> Headrace:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from headrace.broker.embedded import open_port
-from headrace.client.arguments import shown, whole
+from headrace.client.arguments import shown, whole, yes_or_no
 from headrace.client.handles import Headrace
+from headrace.client.settings import written
 from headrace.config import SealConfig, TopicConfig, with_settings
 from headrace.errors import InvalidArgument
 from headrace.ids import NODE_ID_MAX
@@ -39,20 +40,21 @@ def open(  # noqa: A001 - the name of the public function
     '1m'
     """
     check_namespace_name(namespace)
-    defaults = checked(path, node_id, topic_defaults)
+    defaults = checked(path, node_id, topic_defaults, auto_create)
     sealing = sealing_of(seal)
     port = open_port(path, node_id=node_id, topic_defaults=defaults, auto_create=auto_create, seal=sealing)
     return Headrace(port, namespace=namespace, name=name, now_ns=port.now_ns)
 
 
-def checked(path: object, node_id: object, topic_defaults: object) -> TopicConfig:
+def checked(path: object, node_id: object, topic_defaults: object, auto_create: object) -> TopicConfig:
     """What both kinds of ``open`` refuse before they touch anything; the defaults of topics."""
     if not isinstance(path, str | Path) or not str(path):
         raise InvalidArgument(f"the path is {shown(path)}; it must name a directory, or be ':memory:'")
     whole("node_id", node_id, 0, NODE_ID_MAX)
+    yes_or_no("auto_create", auto_create)
     if topic_defaults is not None and not isinstance(topic_defaults, Mapping):
         raise InvalidArgument(f"topic_defaults is {shown(topic_defaults)}; write settings, such as {{'lease': '1m'}}")
-    return with_settings(TopicConfig(), topic_defaults or {})
+    return with_settings(TopicConfig(), written(TopicConfig, topic_defaults or {}))
 
 
 def sealing_of(seal: object) -> SealConfig | None:
@@ -61,4 +63,4 @@ def sealing_of(seal: object) -> SealConfig | None:
         return None
     if not isinstance(seal, Mapping):
         raise InvalidArgument(f"seal is {shown(seal)}; write settings, such as {{'archive': '/mnt/archive'}}")
-    return with_settings(SealConfig(), seal)
+    return with_settings(SealConfig(), written(SealConfig, seal))

@@ -33,6 +33,8 @@ BATCH_BYTES_MAX: Final = 64 * MIB + 256 * KIB
 """One message of the highest size with its key, headers and overhead."""
 HEADERS_MAX: Final = 1024
 """Headers of one message: each is a Python object when read, and 64 KiB of empty ones would be 32,768."""
+OFFSET_MAX: Final = (1 << 63) - 1
+"""Offsets fit into a signed 64-bit number, in every file and on every wire."""
 TIME_NS_MAX: Final = (1 << 62) - 1
 """The last instant that can be stored, in 2116; an instant plus a span still fits 63 bits."""
 SPAN_NS_MAX: Final = (1 << 61) - 1
@@ -467,6 +469,11 @@ CLIENT_OVERLOADED_NS: Final = 100 * MILLISECOND_NS
 """Before a request is sent again to a server that had no room for it and did not say when it will."""
 CLIENT_GOODBYE_NS: Final = 2 * SECOND_NS
 """For the last bytes of a client that closes."""
+CLIENT_PARKED_NS: Final = 50 * MILLISECOND_NS
+"""How long a network client's thread leaves its socket to callers who wait: what the server says unasked (a heartbeat,
+its end) is read that much later, and a caller who comes back within it needs no switch between threads."""
+CLIENT_LEAD_NS: Final = 250 * MILLISECOND_NS
+"""How often a caller who reads for itself looks whether it is still its turn: a server that is frozen says nothing."""
 CLIENT_RECEIVE_BYTES: Final = 256 * KIB
 """Read from a socket at a time."""
 CLIENT_WINDOW: Final = 8
@@ -479,6 +486,13 @@ CLIENT_RECONNECT_NS: Final = 50 * MILLISECOND_NS
 """The first pause before connecting again; it doubles."""
 CLIENT_RECONNECT_NS_MAX: Final = 2 * SECOND_NS
 """The longest pause before connecting again."""
+CLIENT_BREAKS_ALONE: Final = 2
+"""Breaks of the connection after which a request that was under way is asked with nothing beside it: once is chance."""
+CLIENT_BREAKS_MAX: Final = 5
+"""Breaks while one request is under way, with nothing else answered in between, until it fails: two to suspect it,
+three with it alone; a server that is killed and comes back is given four chances."""
+CLIENT_BREAKS_IN_ALL_MAX: Final = 20
+"""The same whatever else is answered: a network that is that bad answers a request sooner."""
 CLIENT_OUTAGE_NS_MAX: Final = 120 * SECOND_NS
 """How long requests wait for a server that is gone before they fail."""
 WORKER_CONCURRENCY_MAX: Final = 10_000
@@ -545,6 +559,12 @@ REDRIVE_PORTION_MESSAGES: Final = 1_000
 """Messages of one redrive record: with the largest default value they fill a frame."""
 REDRIVE_PORTION_BYTES: Final = 4 * MIB
 """Values of one redrive record."""
+REDRIVE_RATE_MIN: Final = 0.001
+"""Messages a second of a redrive: one in a quarter of an hour; what is slower has stopped."""
+REDRIVE_RATE_MAX: Final = 1_000_000_000
+"""More than any machine does; whoever wants no limit gives none."""
+CALL_IDS_MAX: Final = 100_000
+"""Ids or runs one administrative call may name: about what the arguments of a native call have room for."""
 REPORT_KINDS_MAX: Final = 20
 """Reasons, errors and groups that a report counts by name; the others together."""
 

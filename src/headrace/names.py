@@ -15,6 +15,7 @@ __all__ = [
     "DEAD_LETTERS_PREFIX",
     "DEFAULT_GROUP",
     "DEFAULT_NAMESPACE",
+    "check_consumer_name",
     "check_group_name",
     "check_namespace_name",
     "check_topic_name",
@@ -43,6 +44,11 @@ def check_topic_name(name: object) -> str:
 def check_group_name(name: object) -> str:
     """As ``check_topic_name``, for a consumer group."""
     return _check("group", name)
+
+
+def check_consumer_name(name: object) -> str:
+    """As ``check_topic_name``, for a consumer."""
+    return _check("consumer", name)
 
 
 def check_namespace_name(name: object) -> str:

@@ -46,7 +46,7 @@ class Peer:
         welcome: bool = True,
         heartbeat_ns: int = 0,
         frame_bytes_max: int | None = None,
-        features: Sequence[str] = (),
+        features: Sequence[str] = native.FEATURES,
     ) -> Peer:
         host, _, port = address.rpartition(":")
         reader, writer = await asyncio.open_connection(

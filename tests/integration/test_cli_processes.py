@@ -64,20 +64,69 @@ def test_a_hundred_thousand_lines_go_through_a_pipe_and_come_out_in_order(shell:
     assert shell.run("consume", "n", "--from-offset", "0:99998")[1] == b"99998\n99999\n"
 
 
-def test_following_acks_what_was_printed_and_nothing_else(shell: Shell) -> None:
+def test_nothing_behind_a_line_that_is_too_large_is_published(shell: Shell) -> None:
+    before = b"".join(b"%d\n" % i for i in range(20_000))
+    behind = b"".join(b"%d\n" % i for i in range(20_000, 60_000))
+    code, out, err = shell.run("publish", "refuse", "--lines", given=before + b"x" * 2_000_000 + b"\n" + behind)
+    assert (code, out) == (1, b"")
+    assert "line 20001: a message of 2000000 bytes" in err
+    assert "the 20,000 messages before it are published, and none from line 20001 on" in err
+    assert shell.run("publish", "refuse", "--lines", given=behind)[0] == 0
+    assert shell.run("consume", "refuse")[1] == before + behind
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_following_acks_what_was_printed_and_nothing_else(shell: Shell, number: int, code: int) -> None:
     shell.run("publish", "t", "--lines", given=b"".join(b"%d\n" % i for i in range(3000)))
     with shell.begin("consume", "t", "--follow") as follower:
         assert follower.stdout is not None
         first = follower.stdout.readline()
-        follower.send_signal(signal.SIGINT)
+        follower.send_signal(number)
         printed = first + follower.stdout.read()
         assert follower.stderr is not None
         assert follower.stderr.read() == b""
-        assert follower.wait(SECONDS_MAX) == 130
+        assert follower.wait(SECONDS_MAX) == code
     count = len(printed.splitlines())
     (group,) = (json.loads(shell.run("group", "list", "t", "--json")[1].splitlines()[0]),)
     assert (group["acked"], group["leased"]) == (count, 0)
     assert printed + shell.run("consume", "t")[1] == b"".join(b"%d\n" % i for i in range(3000))
+
+
+def test_a_stopped_publish_says_how_far_it_came(shell: Shell) -> None:
+    with shell.begin("publish", "t", "--lines", stdin=subprocess.PIPE) as publisher:
+        assert publisher.stdin is not None
+        publisher.stdin.write(b"1\n2\n3\n")
+        publisher.stdin.flush()
+        while shell.run("consume", "t", "--limit", "3", "--wait", "1s", "--no-ack")[1] != b"1\n2\n3\n":
+            pass  # the topic is not there yet, or not all of them
+        publisher.send_signal(signal.SIGTERM)
+        assert publisher.stderr is not None
+        assert publisher.stderr.read() == b"published 3\n"
+        assert publisher.wait(SECONDS_MAX) == 143
+
+
+def test_a_data_directory_is_closed_on_sigterm(shell: Shell, data_dir: Path) -> None:
+    place = ("--data-dir", str(data_dir / "own"))
+    assert shell.run("publish", "t", "x", *place)[0] == 0
+    with shell.begin("consume", "t", "--follow", *place) as follower:
+        assert follower.stdout is not None
+        assert follower.stdout.readline() == b"x\n"
+        follower.send_signal(signal.SIGTERM)
+        assert follower.wait(SECONDS_MAX) == 143
+    group = json.loads(shell.run("group", "show", "t", "--json", *place)[1])
+    assert (group["acked"], group["leased"], group["consumers"]) == (1, 0, [])
+
+
+def test_a_pipe_sees_each_round_of_the_counts_when_it_comes(shell: Shell) -> None:
+    shell.run("publish", "t", "x")
+    with shell.begin("stats", "--watch", "--every", "100ms") as watching:
+        assert watching.stdout is not None
+        seen = 0
+        while seen < 3:
+            seen += b"acked/s" in watching.stdout.readline()
+        watching.send_signal(signal.SIGINT)
+        watching.stdout.read()
+        assert watching.wait(SECONDS_MAX) == 130
 
 
 def test_a_reader_that_leaves_ends_the_command_quietly(shell: Shell) -> None:

@@ -14,10 +14,12 @@ from headrace import errors, limits
 from headrace.batch import Message
 from headrace.broker import Broker
 from headrace.broker.aio import LoopBroker
+from headrace.broker.arguments import TAKES
 from headrace.broker.embedded import open_core
 from headrace.config import ServerConfig
 from headrace.frontends import DoorSite, open_listener
 from headrace.frontends.native import NativeDoor
+from headrace.frontends.native import connection as connection_room
 from headrace.wire import native
 from integration.native_peer import Peer, batch_of, scope_of, values_of
 
@@ -328,7 +330,6 @@ async def test_one_connection_subscribes_to_many_topics(open_door: OpenDoor) -> 
 async def test_nothing_is_pushed_once_the_credit_is_withdrawn_until_there_is_some_again(open_door: OpenDoor) -> None:
     door = await open_door()
     peer, other = await Peer.open(door.address), await Peer.open(door.address)
-    assert (await peer.welcomed).features == []
     number = await peer.subscribe("t", messages=10)
     await peer.publish("t", [b"0", b"1"])
     got = [*values_of(await peer.pushed())]
@@ -351,7 +352,7 @@ async def test_nothing_is_pushed_once_the_credit_is_withdrawn_until_there_is_som
 async def test_what_the_server_can_do_besides_is_told_to_who_asks(open_door: OpenDoor) -> None:
     door = await open_door()
     peer = await Peer.open(door.address, features=["time travel", "withdraw", "held"])
-    assert (await peer.welcomed).features == ["withdraw", "held"]
+    assert sorted((await peer.welcomed).features) == ["held", "withdraw"]
     await peer.close()
 
 
@@ -743,4 +744,104 @@ async def test_a_read_answers_with_batches(open_door: OpenDoor) -> None:
     reply = await peer.ask(peer.session.send_call("read", native.pack({"topic": "t"})))
     assert native.unpack(reply.result)["parts"][0]["end_offset"] == 2
     assert values_of(native.Leased(0, 0, 0, (), reply.attachments)) == [b"a", b"b"]
+    await peer.close()
+
+
+@pytest.mark.parametrize("method", TAKES)
+async def test_a_wrong_argument_of_a_call_is_refused_and_the_connection_stands(
+    open_door: OpenDoor, method: str
+) -> None:
+    door = await open_door()
+    peer = await Peer.open(door.address)
+    for name in TAKES[method]:
+        for wrong in ([[[]]], {"x": [[]]}, True, -1, 1.5, (1 << 64) - 1, b"\xff", "", [], None):
+            try:
+                await peer.call(method, **{name: wrong})
+            except errors.InvalidArgument as refused:
+                assert wrong != [[[]]] or name in refused.message
+            except (errors.UnknownTopic, errors.UnknownGroup):
+                assert wrong != [[[]]]
+    assert await peer.call("namespace.list") == ["default"]
+    await peer.close()
+
+
+# -- faults of the server's own ----------------------------------------------------------------------------------------
+
+
+class _Log:
+    def __init__(self) -> None:
+        self.errors: list[BaseException] = []
+
+    def error(self, event: str, *, peer: str, exc_info: BaseException) -> None:
+        assert event == "a request failed"
+        self.errors.append(exc_info)
+
+    def info(self, event: str, **more: Any) -> None:
+        raise AssertionError(f"{event}: {more}")
+
+
+def _broken(*_: Any, **__: Any) -> Any:
+    raise KeyError("a fault of ours")
+
+
+_REQUESTS: dict[str, tuple[str, Callable[[Peer], Awaitable[Any]]]] = {
+    "publish": ("publish_then", lambda peer: peer.publish("t", [b"a"])),
+    "pull": ("lease_then", lambda peer: peer.lease("t", 1)),
+    "settle": ("settle_then", lambda peer: peer.ack(scope_of("t"), [(0, 1, 0, 1, 1)])),
+    "call": ("call", lambda peer: peer.call("topic.list")),
+    "subscribe": ("subscribe", lambda peer: peer.subscribe("t")),
+}
+
+
+@pytest.mark.parametrize("name", _REQUESTS)
+async def test_a_fault_of_the_servers_ends_the_one_request_it_came_up_in(
+    open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    log = _Log()
+    monkeypatch.setattr(connection_room, "_log", log)
+    door = await open_door()
+    peer = await Peer.open(door.address)
+    await peer.publish("t", [b"kept"])
+    waiting = peer.begin(peer.session.send_lease(scope_of("quiet"), 1, wait_ns=60 * 10**9))
+    await peer.call("namespace.list")  # the pull was taken in before
+    method, ask = _REQUESTS[name]
+    with monkeypatch.context() as broken:
+        broken.setattr(type(door.site.broker), method, _broken)
+        failures = await asyncio.gather(*(ask(peer) for _ in range(limits.CALLS_MAX * 2)), return_exceptions=True)
+    assert {type(each) for each in failures} == {errors.Closed}
+    assert "internal error ended this request" in str(failures[0])
+    assert [type(each) for each in log.errors] == [KeyError] * len(failures), "each is told once"
+    await peer.publish("quiet", [b"others go on"])
+    async with asyncio.timeout(60):
+        assert values_of(await waiting) == [b"others go on"]
+    assert values_of(await peer.lease("t", 10)) == [b"kept"]
+    (connection,) = door.connections
+    assert connection._lease_bytes == connection._calls == 0
+    assert not connection.pushes
+    assert await peer.call("namespace.list") == ["default"]
+    await peer.close()
+
+
+async def test_a_request_that_waited_for_room_and_fails_is_answered_and_makes_room(
+    open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_room, "_log", _Log())
+    door = await open_door()
+    peer = await Peer.open(door.address)
+    go_on = asyncio.Event()
+
+    async def slow(*_: Any) -> Any:
+        await go_on.wait()
+        raise KeyError("a fault of ours")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(type(door.site.broker), "call", slow)
+        asked = [peer.begin(peer.session.send_call("topic.list")) for _ in range(limits.CALLS_MAX + 1)]
+        (connection,) = door.connections
+        await until(lambda: bool(connection._line))
+        broken.setattr(type(connection), "_call", _broken)
+        go_on.set()
+        failures = await asyncio.gather(*asked, return_exceptions=True)
+    assert {type(each) for each in failures} == {errors.Closed}
+    assert await peer.call("namespace.list") == ["default"]
     await peer.close()

@@ -246,6 +246,9 @@ async def test_a_message_above_the_limit_is_refused(hr: Any) -> None:
 
 async def test_a_full_topic_refuses_and_says_when_to_come_back(hr: Any) -> None:
     small = await hr.topic("small", max_depth=2)
+    with pytest.raises(errors.LimitExceeded, match="3 messages at once"):
+        await small.publish_many([b"a", b"b", b"c"])
+    assert (await small.info())["published"] == 0, "a batch is stored whole or not at all"
     await small.publish_many([b"a", b"b"])
     with pytest.raises(errors.QueueFull, match="max_depth of 2") as refused:
         await small.publish(b"c")
@@ -538,6 +541,13 @@ async def test_an_atomic_settle_does_all_of_it(hr: Any) -> None:
     async with invoices.consumer() as consumer:
         assert await values_of(consumer, 2) == [b"1 EUR", b"2 EUR"]
     assert await invoices.browse("scheduled") == []
+
+
+async def test_only_what_was_scheduled_counts_as_cancelled(hr: Any) -> None:
+    invoices = await hr.topic("invoices")
+    timer = await invoices.publish(b"reminder", delay="1h")
+    assert (await hr.settle(cancel=[(invoices, 5), (invoices, timer.id)])).cancelled == 1
+    assert (await hr.settle(cancel=[(invoices, timer.id)])).cancelled == 0
 
 
 async def test_an_atomic_settle_does_nothing_of_it_when_a_lease_was_lost(hr: Any) -> None:

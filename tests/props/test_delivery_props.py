@@ -65,6 +65,7 @@ class Model:
     now_ns: int
     entries: list[Entry] = field(default_factory=list)
     held: set[bytes] = field(default_factory=set)
+    failed: int = 0
 
     def publish(self, messages: list[tuple[bytes | None, int, int, bool]]) -> None:
         for key, priority, delay_ns, short in messages:
@@ -91,6 +92,7 @@ class Model:
 
     def fail(self, entry: Entry, delay_ns: int | None) -> None:
         entry.fails += 1
+        self.failed += 1
         if entry.ends_ns <= self.now_ns:
             entry.state = "expired"
         elif entry.fails > MAX_RETRIES:
@@ -288,6 +290,11 @@ class GroupPlay(RuleBasedStateMachine):
             books, faults = books_of(self.backlog)
             assert faults == []
             assert books.drift == self.backlog.drift() == 0
+
+    @invariant()
+    def every_attempt_that_failed_is_counted(self) -> None:
+        if hasattr(self, "model"):
+            assert self.core.state.groups[1].nacked == self.model.failed
 
     @invariant()
     def the_snapshot_law_holds(self) -> None:

@@ -38,7 +38,7 @@ PRODUCER_BATCHES = 32
 
 SCHED, READY, LEASED, WAIT, LIMBO = "scheduled", "ready", "leased", "waiting", "limbo"
 FINAL = frozenset({"acked", "dead", "expired", "cancelled", "dropped", "filtered"})
-NO_REPLY_STORED = frozenset({"queue_full", "duplicate_conflict", "storage_full", "invalid_argument"})
+NO_REPLY_STORED = frozenset({"queue_full", "limit_exceeded", "duplicate_conflict", "storage_full", "invalid_argument"})
 
 
 class Violation(AssertionError):
@@ -713,6 +713,11 @@ class Ledger:
             not topic.settings.max_depth or self._depth(topic) + len(sent.messages) <= topic.settings.max_depth
         ):
             raise Violation(f"{reply!r}, but {self._depth(topic)} are unsettled")
+        never_fits = 0 < topic.settings.max_depth < len(sent.messages)
+        if reply.code == "limit_exceeded" and not never_fits:
+            raise Violation(f"{reply!r}, but {len(sent.messages)} would fit")
+        if reply.code == "queue_full" and never_fits:
+            raise Violation(f"{reply!r}, but trying again would not help")
         if reply.code == "duplicate_conflict" and (
             known is not None or not self.partitions[sent.pid].producers.get(sent.producer)
         ):

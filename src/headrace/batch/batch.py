@@ -82,10 +82,10 @@ class Batch(msgspec.Struct, gc=False, eq=False):
         view = memoryview(buffer).cast("B")
         columns, count, length, stamp, producer = check.head(view, limits)
         head_size = layout.head_bytes(columns)
-        tail_at = length - layout.tail_bytes(columns, count)
-        front = view[:head_size].tobytes()
-        body = view[head_size:tail_at].tobytes()
-        tail = view[tail_at:].tobytes()
+        tail_at = length - layout.tail_bytes(columns, count) if columns & _TIMES else length
+        front = bytes(view[:head_size])
+        body = bytes(view[head_size:tail_at])
+        tail = bytes(view[tail_at:]) if tail_at < length else b""
         crc = check.checksum(front, body, tail)
         found = check.columns(columns, count, stamp, body, tail, limits)
         return Batch(front, body, tail, crc, columns, count, length, *stamp, *producer, found)

@@ -102,7 +102,9 @@ def head(view: memoryview, limits: BatchLimits) -> tuple[int, int, int, tuple[in
         raise PayloadTooLarge(f"batch.length is {length}; at most {limits.batch_bytes_max} bytes are taken at a time")
     if length != have:
         raise wrong_length(length, have)
-    least = layout.head_bytes(columns) + layout.fixed_bytes(columns, count) + layout.tail_bytes(columns, count)
+    least = layout.head_bytes(columns)
+    if columns > layout.PRODUCER or count > 1:
+        least += layout.fixed_bytes(columns, count) + layout.tail_bytes(columns, count)
     if length < least:
         raise Malformed(
             f"batch.count is {count}: these columns of so many messages take at least {least} bytes, "

@@ -511,9 +511,13 @@ def _times(
     for index, span in enumerate(spans):
         if span is None:
             continue
-        if not isinstance(span, int) or not least <= span <= SPAN_NS_MAX:
+        if not isinstance(span, int):
+            raise InvalidArgument(f"the {name} of message {index} is {span!r}; it must be a number of nanoseconds")
+        if not least <= span <= SPAN_NS_MAX:
+            bounds = "over 0s" if least else "0s or more"
+            word = name.removesuffix("_ns")
             raise InvalidArgument(
-                f"the {name} of message {index} is {span!r}; it must be within {least}..{SPAN_NS_MAX}"
+                f"the {word} of message {index} is {span / 1e9:g}s; it must be {bounds} and below 73 years"
             )
         if times[index]:
             raise InvalidArgument(f"message {index} has both {absolute[0]} and {name}; give one of them")

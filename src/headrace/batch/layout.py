@@ -60,7 +60,7 @@ VERSION: Final = 1
 CODEC_PLAIN: Final = 0
 
 PRODUCER: Final = 1 << 0
-DELTA: Final = 1 << 1
+DELTA: Final = 1 << 1  # every bit from here on is a column
 KEY: Final = 1 << 2
 DEDUP: Final = 1 << 3
 HEADERS: Final = 1 << 4

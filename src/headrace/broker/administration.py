@@ -9,19 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from inspect import signature
-from typing import Any
+from typing import Any, NamedTuple
 
-from headrace.broker.broker import Broker, by_partition, start_of
+from headrace.broker.arguments import TAKES, Kind, check_arguments
+from headrace.broker.broker import Broker, start_of
 from headrace.broker.dead_letters import DeadLetters
+from headrace.broker.deaths import death_of, durable
 from headrace.broker.history import History
 from headrace.broker.lease_batches import LeaseBatches
 from headrace.broker.messages import message_info
+from headrace.broker.portions import Work, portioned
 from headrace.broker.positions import Positions
 from headrace.broker.reading import Reading
 from headrace.broker.replays import Replays
 from headrace.broker.schedules import Schedules
 from headrace.broker.tracing import Tracing
 from headrace.config import NamespaceConfig, differences, to_plain, with_settings
+from headrace.config.kinds import shown
 from headrace.delivery import (
     Backlog,
     ChangeGroup,
@@ -37,8 +41,8 @@ from headrace.delivery import (
     Seek,
     Topic,
 )
+from headrace.delivery.explaining import due_ms_of
 from headrace.errors import AlreadyExists, DuplicateConflict, InvalidArgument
-from headrace.limits import BROWSE_MESSAGES_MAX
 from headrace.names import check_namespace_name
 from headrace.shard.core import Done
 
@@ -48,13 +52,22 @@ _MS_NS = 1_000_000
 Call = Callable[..., Done]
 
 
+class _Known(NamedTuple):
+    """A call, what it takes, and what of that has to be given."""
+
+    call: Call
+    takes: Mapping[str, Kind]
+    required: tuple[str, ...]
+
+
 class Administration:
-    """The table of calls over a broker. ``call`` checks the arguments against the method's own parameters."""
+    """The table of calls over a broker. ``call`` checks every argument (``headrace.broker.arguments``) first."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.core = broker.core
-        self._calls: dict[str, Call] = {
+        self._calls: dict[str, _Known] = {}
+        own: dict[str, Call] = {
             "topic.create": self.topic_create,
             "topic.ensure": self.topic_ensure,
             "topic.list": self.topic_list,
@@ -77,6 +90,7 @@ class Administration:
             "browse": self.browse,
             "stats": self.stats,
         }
+        self.add(own)
         self.tracing = Tracing(broker)
         self.reading = Reading(broker)
         history = History(broker)
@@ -92,30 +106,32 @@ class Administration:
         ):
             self.add(room.calls())
 
-    def add(self, calls: Mapping[str, Call]) -> None:
-        """More calls, from other rooms."""
-        self._calls.update(calls)
+    def add(self, calls: Mapping[str, Call], takes: Mapping[str, Mapping[str, Kind]] = TAKES) -> None:
+        """More calls, from other rooms; ``takes`` says of each what it takes."""
+        for method, call in calls.items():
+            parameters = signature(call).parameters.values()
+            required = tuple(one.name for one in parameters if one.default is one.empty)
+            self._calls[method] = _Known(call, takes[method], required)
 
     @property
     def methods(self) -> tuple[str, ...]:
         return tuple(sorted(self._calls))
 
     def call(self, method: str, arguments: Mapping[str, Any]) -> Done:
-        """Make the call; an unknown method or argument is refused by name."""
-        call = self._calls.get(method)
-        if call is None:
-            raise InvalidArgument(f"there is no call {method!r}; there are {', '.join(self.methods)}")
-        parameters = signature(call).parameters
-        if "namespace" not in parameters:
+        """Make the call; an unknown method is refused by name, and so is an argument that is not what it takes."""
+        known = self._calls.get(str(method))
+        if known is None:
+            raise InvalidArgument(f"there is no call {shown(method)}; there are {', '.join(self.methods)}")
+        if "namespace" not in known.takes:
             # Doors and clients say whose namespace they are in with every call; some calls are about none.
             arguments = {name: value for name, value in arguments.items() if name != "namespace"}
-        unknown = sorted(set(arguments) - set(parameters))
-        if unknown:
-            raise InvalidArgument(f"{method} has no argument {unknown[0]!r}; it takes {', '.join(parameters)}")
-        missing = [name for name, one in parameters.items() if one.default is one.empty and name not in arguments]
+        checked = check_arguments(method, arguments, known.takes)
+        missing = [name for name in known.required if name not in checked]
         if missing:
-            raise InvalidArgument(f"{method} needs the argument {missing[0]!r}")
-        return call(**arguments)
+            raise InvalidArgument(
+                f"{method} needs the argument {missing[0]!r}; it must be {known.takes[missing[0]].expected}"
+            )
+        return known.call(**checked)
 
     # -- topics ----------------------------------------------------------------------------------------------------
 
@@ -154,7 +170,7 @@ class Administration:
         topic: str,
         namespace: str = "default",
         time_ns: int | None = None,
-        from_offsets: Mapping[str, int] | None = None,
+        from_offsets: Mapping[int, int] | None = None,
         bytes_max: int | None = None,
     ) -> Done:
         """Where each partition begins and ends: [{"partition", "start", "end"}].
@@ -171,7 +187,7 @@ class Administration:
             if time_ns is not None:
                 part["at"] = log.offset_at(time_ns)
             if from_offsets is not None and bytes_max is not None:
-                first = max(from_offsets.get(str(each.index), 0), log.start)
+                first = max(from_offsets.get(each.index, 0), log.start)
                 share = max(1, bytes_max // len(found.partitions))
                 within = log.offset_after_bytes(log.bytes_before(first) + share)
                 part["within"] = min(max(within, first + 1), each.end)
@@ -287,13 +303,12 @@ class Administration:
         group: str,
         namespace: str = "default",
         start: Any = "earliest",
-        stops: Mapping[str, int] | None = None,
+        stops: Mapping[int, int] | None = None,
         stop_time_ns: int | None = None,
     ) -> Done:
         """Start the group over at ``start``; with ``stops`` or ``stop_time_ns`` it stops there."""
         found = self.broker.find_group(namespace, topic, group)
-        by_index = by_partition("stops", stops) if stops is not None else None
-        done = self.broker.execute(Seek(found.gid, start_of(start), by_index, stop_time_ns))
+        done = self.broker.execute(Seek(found.gid, start_of(start), stops, stop_time_ns))
         return Done(self._group_info(found), done.position)
 
     def group_pause(
@@ -349,6 +364,7 @@ class Administration:
 
     # -- looking at messages -----------------------------------------------------------------------------------------
 
+    @portioned
     def browse(
         self,
         topic: str,
@@ -356,15 +372,13 @@ class Administration:
         group: str = "default",
         state: str = "ready",
         limit: int = 100,
-    ) -> Done:
-        """Messages of a group in one state, oldest first, left as they are."""
+    ) -> Work:
+        """Messages of a group in one state, oldest first, left as they are; with ``state``, ``attempts`` and
+        ``last_error``, scheduled ones with ``due_ns``, dead ones with ``reason`` and ``died_ns``."""
         found = self.broker.find_group(namespace, topic, group)
-        if not 1 <= limit <= BROWSE_MESSAGES_MAX:
-            raise InvalidArgument(f"limit {limit}: from 1 to {BROWSE_MESSAGES_MAX}")
         chosen: list[dict[str, Any]] = []
         for backlog in found.backlogs.values():
-            offsets = _in_state(backlog, state)
-            for offset in offsets:
+            for offset in _in_state(backlog, state):
                 if len(chosen) >= limit:
                     break
                 info = self._message(backlog.partition.pid, offset)
@@ -373,8 +387,21 @@ class Administration:
                     info["state"] = state
                     info["attempts"] = known.attempts if known is not None else int(state == "leased")
                     info["last_error"] = known.error if known is not None else ""
+                    if state == "scheduled":
+                        due_ms = due_ms_of(backlog.partition, offset, info["deliver_at_ns"])
+                        info["due_ns"] = (known.due_ms if offset in backlog.waiting and known else due_ms) * _MS_NS
                     chosen.append(info)
-        return Done(chosen, 0)
+        if state == "dead" and chosen:
+            yield from durable(self.core)
+            pids = {each.index: each.pid for each in found.topic.partitions}
+            for number, info in enumerate(chosen):
+                if number:
+                    yield 0
+                died = yield from death_of(self.core, group, pids[info["partition"]], info["offset"])
+                if died is not None:
+                    info["attempts"], info["last_error"] = died["attempt"] or 0, died["error"] or ""
+                    info["reason"], info["died_ns"] = died["reason"], died["at_ns"]
+        return chosen
 
     def _message(self, pid: int, offset: int) -> dict[str, Any] | None:
         batch = self.core.log(pid).batch_at(offset)
@@ -457,5 +484,3 @@ def _in_state(backlog: Backlog, state: str) -> Iterator[int]:
         yield from backlog.leased_bits()
     elif state == "dead":
         yield from backlog.dead
-    else:
-        raise InvalidArgument(f"state {state!r}: must be ready, scheduled, leased or dead")

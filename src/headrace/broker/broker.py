@@ -21,6 +21,7 @@ from headrace.broker.quotas import Quotas
 from headrace.broker.templates import TopicTemplates
 from headrace.calls import BY_KEY, Duplicate, LeasedBatch, Part, Place, Refusal, Run, Settle, Settled
 from headrace.config import GroupConfig, TopicConfig, differences, with_settings
+from headrace.config.kinds import shown
 from headrace.delivery import (
     CreateGroup,
     CreateTopic,
@@ -45,6 +46,7 @@ from headrace.delivery import (
 )
 from headrace.errors import DuplicateConflict, HeadraceError, InvalidArgument, UnknownGroup, UnknownTopic
 from headrace.histogram import SECONDS_BOUNDS_NS, Histogram
+from headrace.limits import OFFSET_MAX, PARTITIONS_MAX, TIME_NS_MAX
 from headrace.log import PartitionLog
 from headrace.names import check_group_name, check_namespace_name, check_topic_name
 from headrace.shard.core import Core, Done, done_of
@@ -53,6 +55,7 @@ __all__ = ["Broker", "gathered"]
 
 
 Notes = Sequence[tuple[bytes, bytes]]
+_DIGITS_MAX = len(str(PARTITIONS_MAX))
 
 
 class _Place(NamedTuple):
@@ -168,7 +171,9 @@ class Broker:
         check_group_name(group)
         given = dict(options)
         start = start_of(given.pop("start", "earliest"))
-        durable = bool(given.pop("durable", True))
+        durable = given.pop("durable", True)
+        if not isinstance(durable, bool):
+            raise InvalidArgument(f"durable is {shown(durable)}; it must be true or false")
         settings = with_settings(GroupConfig(), given)
         return self.execute(CreateGroup(self.topic(namespace, topic).tid, group, settings, durable, start))
 
@@ -522,12 +527,13 @@ def start_of(given: Any) -> Start:
     if given == "latest":
         return Start(latest=True)
     if isinstance(given, Mapping):
-        if isinstance(given.get("time_ns"), int):
-            return Start(time_ns=given["time_ns"])
-        if given.get("offsets") is not None:
+        at_ns = given.get("time_ns")
+        if type(at_ns) is int and 0 <= at_ns <= TIME_NS_MAX:
+            return Start(time_ns=at_ns)
+        if at_ns is None and given.get("offsets") is not None:
             return Start(offsets=by_partition("offsets", given["offsets"]))
     raise InvalidArgument(
-        f'a start of {given!r}: must be "earliest", "latest", {{"offsets": {{"0": 42}}}} or {{"time_ns": …}}'
+        f'a start of {shown(given)}: must be "earliest", "latest", {{"offsets": {{"0": 42}}}} or {{"time_ns": …}}'
     )
 
 
@@ -539,8 +545,12 @@ def by_partition(what: str, given: Any) -> dict[int, int]:
     """
     found: dict[int, int] = {}
     for index, offset in given.items() if isinstance(given, Mapping) else [(given, None)]:
-        number = str(index)
-        if not (number.isascii() and number.isdigit()) or type(offset) is not int or offset < 0:
-            raise InvalidArgument(f'{what}: {index!r}: {offset!r}; offsets are by partition, such as {{"0": 42}}')
-        found[int(number)] = offset
+        number = index if type(index) is int else -1
+        if isinstance(index, str) and index.isascii() and index.isdigit() and len(index) <= _DIGITS_MAX:
+            number = int(index)
+        if not 0 <= number < PARTITIONS_MAX or type(offset) is not int or not 0 <= offset <= OFFSET_MAX:
+            raise InvalidArgument(
+                f'{what}: {shown(index)}: {shown(offset)}; offsets are by partition, such as {{"0": 42}}'
+            )
+        found[number] = offset
     return found

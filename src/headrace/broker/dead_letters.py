@@ -12,8 +12,8 @@ for their dead letters, each sees its own. A filter (``where``) may have
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import Any
 
 from pyroaring import BitMap64
 
@@ -23,29 +23,15 @@ from headrace.broker.messages import message_info
 from headrace.broker.portions import Work, portioned
 from headrace.broker.redriving import Pending, Run, redriven
 from headrace.broker.scanning import scanned
-from headrace.broker.selection import check_where, content_test
+from headrace.broker.selection import content_test
 from headrace.delivery import FreeKey, Partition, Purge, Topic, span_of
 from headrace.delivery.burying import origin_of, without_marks
 from headrace.errors import InvalidArgument, UnknownTopic
-from headrace.limits import BROWSE_MESSAGES_MAX
 from headrace.names import DEAD_LETTERS_PREFIX, DEFAULT_GROUP
 from headrace.shard.core import Done
 
 __all__ = ["DeadLetters"]
 
-_WHERE: Final = (
-    "reason",
-    "error",
-    "group",
-    "consumer",
-    "min_attempts",
-    "key_prefix",
-    "header",
-    "ids",
-    "runs",
-    "from_time_ns",
-    "to_time_ns",
-)
 Letter = Callable[[int, Batch, int, Mapping[str, str]], bool]
 
 
@@ -73,8 +59,6 @@ class DeadLetters:
     ) -> Work:
         """Dead letters, oldest first: messages with ``origin``, ``reason``, ``error``, ``attempts``, ``consumer``,
         ``died_ns``, ``first_delivered_ns``, ``last_delivered_ns``; their headers without the broker's own."""
-        if not 1 <= limit <= BROWSE_MESSAGES_MAX:
-            raise InvalidArgument(f"limit {limit}: from 1 to {BROWSE_MESSAGES_MAX}")
         letters: list[dict[str, Any]] = []
 
         def found(offset: int, batch: Batch, index: int, origin: Mapping[str, str]) -> bool:
@@ -96,7 +80,7 @@ class DeadLetters:
             return False
 
         for partition in self._partitions(namespace, topic):
-            if not (yield from self._scan(partition, topic, {"ids": [id]}, found)):
+            if not (yield from self._scan(partition, topic, {"ids": frozenset([id])}, found)):
                 break
         if not letters:
             raise InvalidArgument(f"topic {topic!r} has no dead letter {id}")
@@ -226,7 +210,7 @@ class DeadLetters:
         self, partition: Partition, topic: str, where: Mapping[str, Any] | None, found: Letter
     ) -> Generator[int, Any, bool]:
         """Call ``found`` for each dead letter of a topic in a partition; False when it ended the scan."""
-        wanted = check_where(where, _WHERE)
+        wanted = where or {}
         own = None if topic.startswith(DEAD_LETTERS_PREFIX) else topic
         content = content_test(wanted)
 
@@ -249,7 +233,7 @@ class DeadLetters:
         there = BitMap64()
         there.add_range(first, max(first, end))
         if "runs" in where:
-            there &= _chosen(where["runs"], partition.index)
+            there &= _chosen(where["runs"], partition.index, partition.start, partition.end)
         there -= partition.gone
         default = partition.topic.groups.get(DEFAULT_GROUP)
         if default is not None:
@@ -257,18 +241,12 @@ class DeadLetters:
         return there
 
 
-def _chosen(runs: Any, index: int) -> BitMap64:
-    """The offsets of one partition in a list of runs."""
+def _chosen(runs: Sequence[Sequence[int]], index: int, first: int, end: int) -> BitMap64:
+    """The offsets of one partition in a list of runs, as far as they are in [first, end)."""
     chosen = BitMap64()
-    for run in runs:
-        try:
-            partition, first, count = (int(number) for number in run)
-            if min(partition, first, count) < 0:
-                raise ValueError
-        except (TypeError, ValueError):
-            raise InvalidArgument(f"where runs: {run!r} is not [partition, first offset, count]") from None
-        if partition == index:
-            chosen.add_range(first, first + count)
+    for partition, start, count in runs:
+        if partition == index and start < end:
+            chosen.add_range(max(first, start), max(first, min(start + count, end)))
     return chosen
 
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.broker.broker import Broker
 from headrace.broker.portions import Aside, Work, portioned
 from headrace.delivery import decode_facts
-from headrace.errors import InvalidArgument
 from headrace.limits import EVENT_CURSORS_MAX, EVENT_OFFSETS_MAX, EVENT_ROWS_MAX
 from headrace.log import FACTS
 from headrace.log.events import COLUMNS, EventRows, Names
@@ -52,10 +51,6 @@ class History:
         self, topic: str, namespace: str = "default", from_position: int = 0, limit: int = EVENT_ROWS_MAX
     ) -> Work:
         """Facts about a topic from a position on: {"columns": {name: values}, "next_position", "end_position"}."""
-        if not 1 <= limit <= EVENT_ROWS_MAX:
-            raise InvalidArgument(f"limit {limit}: from 1 to {EVENT_ROWS_MAX}")
-        if from_position < 0:
-            raise InvalidArgument(f"from_position {from_position}: must be 0 or more")
         columns, at, end = yield from self.portion(self.broker.find_topic(namespace, topic).tid, from_position, limit)
         return {"columns": columns, "next_position": at, "end_position": end}
 

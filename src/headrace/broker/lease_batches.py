@@ -21,7 +21,7 @@ from headrace.broker.broker import Broker, gathered
 from headrace.delivery import Group, Receipts, SettleMany
 from headrace.delivery.backlog import Lease
 from headrace.errors import InvalidArgument
-from headrace.limits import LEASE_MESSAGES_MAX, READ_BATCHES_MAX, READ_BYTES_MAX
+from headrace.limits import READ_BATCHES_MAX, READ_BYTES_MAX
 from headrace.shard.core import Done
 
 __all__ = ["LeaseBatches"]
@@ -56,9 +56,7 @@ class LeaseBatches:
     ) -> Done:
         """The batch after ``after``: {"batch", "count"}; the same number and count 0 when nothing is ready."""
         found = self._broker.group(namespace, topic, group)
-        _check(reader, after)
-        if not 1 <= most <= LEASE_MESSAGES_MAX:
-            raise InvalidArgument(f"most {most}: from 1 to {LEASE_MESSAGES_MAX}")
+        _check(reader)
         name = _consumer(reader, after + 1)
         held = sum(lease.count for lease in _leases(found, {name}))
         position = self._broker.core.journal.end_position if held else 0
@@ -73,7 +71,7 @@ class LeaseBatches:
     def show(self, topic: str, group: str, reader: str, batch: int, namespace: str = "default") -> Done:
         """What a batch still holds: [{"partition", "lease_id", "runs": [[first, count, attempt]]}]."""
         found = self._broker.find_group(namespace, topic, group)
-        _check(reader, batch)
+        _check(reader)
         parts = []
         for lease in _leases(found, {_consumer(reader, batch)}):
             tries = lease.backlog.tries
@@ -112,7 +110,7 @@ class LeaseBatches:
     def settle(self, topic: str, group: str, reader: str, upto: int, namespace: str = "default") -> Done:
         """Ack what batches up to ``upto`` still hold: {"acked"}; what is no longer leased to them is left alone."""
         found = self._broker.find_group(namespace, topic, group)
-        _check(reader, upto)
+        _check(reader)
         receipts = [
             Receipts(lease.backlog.partition.pid, lease.lease_id, lease.first, lease.count, lease.bits)
             for lease in _leases_of(found, reader)
@@ -126,7 +124,7 @@ class LeaseBatches:
     def extend(self, topic: str, group: str, reader: str, by_ns: int, namespace: str = "default") -> Done:
         """More time for everything the reader's batches hold: {"extended"}."""
         found = self._broker.find_group(namespace, topic, group)
-        _check(reader, 0)
+        _check(reader)
         extend = [
             (Receipts(lease.backlog.partition.pid, lease.lease_id, lease.first, lease.count, lease.bits), by_ns)
             for lease in _leases_of(found, reader)
@@ -137,11 +135,9 @@ class LeaseBatches:
         return Done({"extended": done.reply.settled}, done.position)
 
 
-def _check(reader: str, batch: int) -> None:
-    if not reader or _MARK in reader:
+def _check(reader: str) -> None:
+    if _MARK in reader:
         raise InvalidArgument(f"reader {reader!r}: a name without {_MARK!r}")
-    if batch < 0:
-        raise InvalidArgument(f"batch {batch}: 0 or more")
 
 
 def _consumer(reader: str, batch: int) -> str:

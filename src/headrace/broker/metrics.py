@@ -38,7 +38,10 @@ FAMILIES: Final[Mapping[str, tuple[str, str]]] = {
     "headrace_delivered_total": ("counter", "Messages handed out, again or for the first time."),
     "headrace_redelivered_total": ("counter", "Messages handed out again."),
     "headrace_acked_total": ("counter", "Messages acked."),
-    "headrace_nacked_total": ("counter", "Attempts that failed, by a nack or by time, and are tried again."),
+    "headrace_nacked_total": (
+        "counter",
+        "Attempts that failed, by a nack or by time, also those that were the last of their message.",
+    ),
     "headrace_dead_total": ("counter", "Messages that died, by reason."),
     "headrace_expired_total": ("counter", "Messages whose life ended before they were settled."),
     "headrace_cancelled_total": ("counter", "Scheduled messages that were cancelled."),

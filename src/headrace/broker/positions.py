@@ -12,7 +12,6 @@ from typing import Any
 from headrace.broker.broker import Broker
 from headrace.delivery import Seek, Start
 from headrace.errors import InvalidArgument
-from headrace.limits import PRODUCERS_ASKED_MAX
 from headrace.shard.core import Done
 
 __all__ = ["Positions"]
@@ -31,16 +30,15 @@ class Positions:
             "topic.producers": self.producers,
         }
 
-    def commit(self, topic: str, group: str, offsets: Mapping[str, int], namespace: str = "default") -> Done:
+    def commit(self, topic: str, group: str, offsets: Mapping[int, int], namespace: str = "default") -> Done:
         """Move a group to offsets by partition (made there if it is new): {"offsets"} as they are now."""
         found = self._broker.find_topic(namespace, topic)
         places: dict[int, int] = {}
-        for index, offset in offsets.items():
-            number = int(index) if str(index).isdigit() else -1
-            if not 0 <= number < len(found.partitions):
-                raise InvalidArgument(f"offsets name partition {index!r}: topic {topic!r} has {len(found.partitions)}")
+        for number, offset in offsets.items():
+            if number >= len(found.partitions):
+                raise InvalidArgument(f"offsets name partition {number}: topic {topic!r} has {len(found.partitions)}")
             end = found.partitions[number].end
-            if not 0 <= offset <= end:
+            if offset > end:
                 raise InvalidArgument(f"offset {offset} of partition {number}: topic {topic!r} has 0 to {end}")
             places[number] = offset
         known = found.groups.get(group)
@@ -62,8 +60,6 @@ class Positions:
     def producers(self, topic: str, producer_ids: Sequence[int], namespace: str = "default") -> Done:
         """The last sequence of each producer by partition, where one is remembered: {"partitions", "sequences"}."""
         found = self._broker.find_topic(namespace, topic)
-        if len(producer_ids) > PRODUCERS_ASKED_MAX:
-            raise InvalidArgument(f"{len(producer_ids)} producer ids: at most {PRODUCERS_ASKED_MAX} at a time")
         sequences = [
             {str(each.index): seen[-1].sequence for each in found.partitions if (seen := each.producers.get(producer))}
             for producer in producer_ids

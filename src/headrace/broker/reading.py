@@ -64,8 +64,6 @@ class Reading:
         found = self.broker.find_topic(namespace, topic)
         if partition is not None and not 0 <= partition < len(found.partitions):
             raise InvalidArgument(f"partition {partition}: topic {topic!r} has {len(found.partitions)}")
-        if limit < 1:
-            raise InvalidArgument(f"limit {limit}: at least 1")
         taken = _Taken(limit)
         parts: list[dict[str, Any]] = []
         for each in list(found.partitions):

@@ -9,7 +9,6 @@ from headrace.batch import Batch
 from headrace.broker.broker import Broker
 from headrace.broker.selection import Tally
 from headrace.delivery import Partition, Redrive, span_of
-from headrace.errors import InvalidArgument
 from headrace.limits import REDRIVE_PORTION_BYTES, REDRIVE_PORTION_MESSAGES, SECOND_NS
 
 __all__ = ["Pending", "Run", "redriven"]
@@ -26,8 +25,6 @@ class Run:
     """What a run came to: its report."""
 
     def __init__(self, rate: float | None, tallies: tuple[str, ...], dry: bool, **head: Any) -> None:
-        if rate is not None and not rate > 0:
-            raise InvalidArgument(f"rate {rate}: messages a second, above 0")
         self.rate = rate
         self.dry = dry
         self.most = REDRIVE_PORTION_MESSAGES

@@ -28,9 +28,8 @@ from headrace.broker.history import Columns, History
 from headrace.broker.portions import Aside, Work, portioned
 from headrace.broker.redriving import Pending, Run, redriven
 from headrace.broker.scanning import scanned
-from headrace.broker.selection import check_where, content_test
+from headrace.broker.selection import content_test
 from headrace.delivery import Partition, Topic
-from headrace.errors import InvalidArgument
 from headrace.limits import EVENT_ROWS_MAX
 from headrace.shard.core import Done
 
@@ -44,18 +43,6 @@ OUTCOMES: Final = {
     "delivered": "leased",
 }
 """What a caller says, and the event that it means."""
-_WHERE: Final = (
-    "outcome",
-    "consumer",
-    "reason",
-    "error",
-    "min_attempts",
-    "from_time_ns",
-    "to_time_ns",
-    "key_prefix",
-    "header",
-    "ids",
-)
 Test = Callable[[Batch, int], bool]
 
 
@@ -86,7 +73,7 @@ class Replays:
         {"matched", "redriven", "left", "topic", "group", "to", "dry_run", "by_consumer", "by_reason", "by_partition",
         "sample": ids}; the counts by consumer and reason are of events, where one message may have several.
         """
-        wanted = check_where(where, _WHERE)
+        wanted = where or {}
         run = Run(rate, ("consumer", "reason", "partition"), dry_run, topic=topic, group=group, to=to)
         found = self.broker.find_topic(namespace, topic)
         gid = self.broker.find_group(namespace, topic, group).gid
@@ -154,12 +141,9 @@ class _Chosen:
     """The offsets by partition whose events are as the filter wants them."""
 
     def __init__(self, group: str, where: Mapping[str, Any], run: Run) -> None:
-        outcome = where.get("outcome", "acked")
-        if outcome not in OUTCOMES:
-            raise InvalidArgument(f"where outcome is {outcome!r}: must be one of {', '.join(OUTCOMES)}")
         self.offsets: dict[int, BitMap64] = {}
         self._group = group
-        self._event = OUTCOMES[outcome]
+        self._event = OUTCOMES[where.get("outcome", "acked")]
         self._where = where
         self._run = run
         self._failures = max(0, where.get("min_attempts", 1) - 1)

@@ -22,7 +22,7 @@ from headrace.broker.portions import Work, portioned
 from headrace.broker.scanning import scanned
 from headrace.delivery import Backlog, Cancel, Move, Partition, span_of
 from headrace.errors import InvalidArgument
-from headrace.limits import BROWSE_MESSAGES_MAX, PORTION_MESSAGES, TIME_NS_MAX
+from headrace.limits import PORTION_MESSAGES, TIME_NS_MAX
 from headrace.shard.core import Done
 
 __all__ = ["TAG", "Schedules"]
@@ -56,8 +56,6 @@ class Schedules:
 
         With a group also its retries that wait for their backoff (``attempts`` above 0).
         """
-        if not 1 <= limit <= BROWSE_MESSAGES_MAX:
-            raise InvalidArgument(f"limit {limit}: from 1 to {BROWSE_MESSAGES_MAX}")
         found = self.broker.find_topic(namespace, topic)
         backlogs = self.broker.find_group(namespace, topic, group).backlogs if group is not None else {}
         streams = []

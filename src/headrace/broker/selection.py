@@ -1,6 +1,7 @@
-"""Which messages are meant: a filter as plain values, checked, and asked of one message after the other.
+"""Which messages are meant: a filter as plain values, asked of one message after the other.
 
-A filter is a mapping. What it may have depends on what is filtered (``DeadLetters``, ``Replays``); what is common:
+A filter is a mapping, checked before it comes here (``headrace.broker.arguments``). What it may have depends on what is
+filtered (``DeadLetters``, ``Replays``); what is common:
 
     key_prefix      bytes that the key begins with
     header          a name the message must carry, or {name: value, …} that must all be so
@@ -11,57 +12,16 @@ A filter is a mapping. What it may have depends on what is filtered (``DeadLette
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from headrace.batch import Batch
-from headrace.errors import InvalidArgument
-from headrace.limits import BROWSE_MESSAGES_MAX, REPORT_KINDS_MAX
+from headrace.limits import REPORT_KINDS_MAX
 
-__all__ = ["Tally", "check_where", "content_test"]
+__all__ = ["Tally", "content_test"]
 
 Headers = Mapping[str, str | bytes]
 Test = Callable[[Batch, int], bool]
-
-_KINDS: Final[dict[str, tuple[type, ...]]] = {
-    "reason": (str,),
-    "error": (str,),
-    "group": (str,),
-    "consumer": (str,),
-    "outcome": (str,),
-    "key_prefix": (bytes, str),
-    "header": (str, Mapping),
-    "ids": (Sequence,),
-    "runs": (Sequence,),
-    "from_time_ns": (int,),
-    "to_time_ns": (int,),
-    "min_attempts": (int,),
-}
-
-
-def check_where(where: Mapping[str, Any] | None, known: Sequence[str]) -> dict[str, Any]:
-    """The filter, its values of the right kinds; what is None is left out."""
-    found: dict[str, Any] = {}
-    for name, value in (where or {}).items():
-        if name not in known:
-            raise InvalidArgument(f"where has no {name!r}; it can have {', '.join(known)}")
-        if value is None:
-            continue
-        if not isinstance(value, _KINDS[name]) or (name == "ids" and isinstance(value, (str, bytes))):
-            wanted = " or ".join(kind.__name__ for kind in _KINDS[name])
-            raise InvalidArgument(f"where {name} is {value!r}: must be {wanted.lower()}")
-        found[name] = value
-    if "ids" in found:
-        if len(found["ids"]) > BROWSE_MESSAGES_MAX:
-            raise InvalidArgument(f"where ids: {len(found['ids'])} of them; at most {BROWSE_MESSAGES_MAX} at a time")
-        if not all(isinstance(one, int) for one in found["ids"]):
-            raise InvalidArgument("where ids: must be whole numbers")
-        found["ids"] = frozenset(found["ids"])
-    if isinstance(found.get("key_prefix"), str):
-        found["key_prefix"] = found["key_prefix"].encode()
-    if isinstance(found.get("header"), str):
-        found["header"] = {found["header"]: None}
-    return found
 
 
 def content_test(where: Mapping[str, Any]) -> Test | None:

@@ -17,12 +17,14 @@ import msgspec
 
 from headrace.batch import Batch
 from headrace.broker.broker import Broker
+from headrace.broker.deaths import death_of, durable
 from headrace.broker.messages import message_info
 from headrace.broker.portions import Aside, Work, portioned
 from headrace.delivery import Group, Topic
 from headrace.delivery.burying import REDRIVEN_FROM, origin_of
 from headrace.delivery.explaining import Explanation, Reason, explain
 from headrace.errors import InvalidArgument, UnknownGroup
+from headrace.names import DEFAULT_NAMESPACE
 from headrace.shard.core import Done
 from headrace.shard.views import Row, live_rows, sealed_rows
 
@@ -69,10 +71,7 @@ class Tracing:
         "summary": {"attempts", "publish_to_ack_ns"}, "links": {"dead_letter_of", "redriven_from"}}
         """
         self.core.tick()
-        journal = self.core.journal
-        end = journal.end_position
-        if journal.durable_position < end:
-            yield lambda: journal.wait_durable(end)  # what is told has happened for good
+        yield from durable(self.core)
         pid, offset = yield from self._place(id, namespace)
         batch = yield from self._batch(pid, offset)
         since_ns = 0 if batch is None else batch.append_time_ns
@@ -193,11 +192,18 @@ class Tracing:
         topic = partition.topic
         found = topic.groups.get(group)
         if found is None:
-            raise UnknownGroup(f"group {group!r} does not exist on topic {topic.name!r}")
+            known = ", ".join(map(repr, sorted(topic.groups)))
+            raise UnknownGroup(f"group {group!r} does not exist on topic {topic.name!r}; it has {known}")
         self.core.tick()
         deliver_at_ns = batch.deliver_at(offset - batch.base_offset) if batch is not None else None
         hungry = self.hungry(found.gid) if self.hungry is not None else None
         told = explain(found, pid, offset, self.core.clock.now_ns(), deliver_at_ns=deliver_at_ns, hungry=hungry)
+        reasons = self._reasons(told, pid)
+        if told.state == "dead":
+            yield from durable(self.core)
+            died = yield from death_of(self.core, group, pid, offset)
+            if died is not None:
+                reasons = [_death(id, topic, died)]
         return {
             "id": id,
             "namespace": topic.namespace,
@@ -206,7 +212,7 @@ class Tracing:
             "offset": offset,
             "group": group,
             "state": told.state,
-            "reasons": self._reasons(told, pid),
+            "reasons": reasons,
         }
 
     def _reasons(self, told: Explanation, pid: int) -> list[dict[str, Any]]:
@@ -302,6 +308,28 @@ def _number(text: str | None) -> int | None:
 
 
 # -- an explanation ----------------------------------------------------------------------------------------------------
+
+
+def _death(message_id: int, topic: Topic, died: Row) -> dict[str, Any]:
+    """Why it is dead, and where it went."""
+    attempts, error = died["attempt"] or 0, died["error"] or ""
+    after = f" after {attempts} attempt{'s' * (attempts != 1)}" if attempts else ""
+    told: dict[str, Any] = {
+        "code": "dead",
+        "reason": died["reason"],
+        "attempts": attempts,
+        "text": error,
+        "since_ns": died["at_ns"],
+    }
+    sentence = f"it is dead in this group since {_time(died['at_ns'])}: {died['reason']}{after}"
+    if died["to_topic"] is None:
+        sentence += "; it became no dead letter"
+    else:
+        told["to"] = {"topic": died["to_topic"], "partition": died["to_partition"], "offset": died["to_offset"]}
+        space = f" --namespace {topic.namespace}" if topic.namespace != DEFAULT_NAMESPACE else ""
+        sentence += f"; see `headrace dlq show {topic.name} {message_id}{space}`"
+    sentence += f"; the error was: {error}" if error else ""
+    return {**told, "message": sentence}
 
 
 def _sentence(reason: Reason, other_id: int | None) -> str:

@@ -1,7 +1,8 @@
 """The table of commands, and how every one of them ends.
 
-Exit codes: 0 done; 1 the operation failed, one sentence on stderr says what, why and what to do; 2 wrong usage; 130
-and 141 (128 + the signal) when Ctrl-C or a closed pipe ended it. Results go to stdout, everything else to stderr.
+Exit codes: 0 done; 1 the operation failed, one sentence on stderr says what, why and what to do; 2 wrong usage; 130,
+141 and 143 (128 + the signal) when Ctrl-C, a closed pipe or SIGTERM ended it. Results go to stdout, everything else to
+stderr.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ import click
 
 from headrace.errors import HeadraceError, RetryLater
 
-__all__ = ["COMMANDS", "app", "main"]
+__all__ = ["COMMANDS", "Terminated", "app", "main"]
 
 INTERRUPTED: Final = 130
 PIPE_CLOSED: Final = 141
+TERMINATED: Final = 143
 
 
 class Entry(NamedTuple):
@@ -56,8 +58,16 @@ class _PipeClosed(Exception):
     """Whoever read our output has had enough."""
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: everything as with Ctrl-C, but for the exit code."""
+
+
 class _Interrupted(Exception):
-    """Ctrl-C."""
+    """Ctrl-C, or SIGTERM."""
+
+    def __init__(self, stopped: KeyboardInterrupt) -> None:
+        super().__init__()
+        self.exit_code = TERMINATED if isinstance(stopped, Terminated) else INTERRUPTED
 
 
 class Table(click.Group):
@@ -79,8 +89,8 @@ class Table(click.Group):
             return super().invoke(ctx)
         except BrokenPipeError:
             raise _PipeClosed from None  # click would end with 1, as if something had failed
-        except KeyboardInterrupt:
-            raise _Interrupted from None  # click would write an empty line into whatever stderr is
+        except KeyboardInterrupt as stopped:
+            raise _Interrupted(stopped) from None  # click would write an empty line into whatever stderr is
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -130,11 +140,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except click.ClickException as wrong:
         wrong.show()
         sys.exit(wrong.exit_code)
-    except (_Interrupted, click.Abort, KeyboardInterrupt):
+    except (_Interrupted, click.Abort, KeyboardInterrupt) as stopped:
         _silence()
         if sys.stderr.isatty():
             click.echo(err=True)  # after the ^C
-        sys.exit(INTERRUPTED)
+        sys.exit(stopped.exit_code if isinstance(stopped, _Interrupted) else INTERRUPTED)
     except (_PipeClosed, BrokenPipeError):
         _silence()
         sys.exit(PIPE_CLOSED)

@@ -43,10 +43,10 @@ Shape = Callable[["Batch", dict[int, int], int], list[bytes]]
 @click.option("--group", metavar="GROUP", help="As this group; made on first use (default).")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="At most so many.")
 @click.option("--follow", "-f", is_flag=True, help="Wait for more, until Ctrl-C.")
-@click.option("--wait", type=SPAN, metavar="SPAN", default=0, help="Wait so long for more before ending (0).")
-@click.option("--ack", "verb", flag_value="ack", default="ack", help="What is printed is done (this is the default).")
-@click.option("--nack", "verb", flag_value="nack", help="What is printed has failed: it comes again, or dies.")
-@click.option("--no-ack", "verb", flag_value="release", help="What is printed is given back when the command ends.")
+@click.option("--wait", type=SPAN, metavar="SPAN", help="Wait so long for more before ending (0).")
+@click.option("--ack", is_flag=True, help="What is printed is done (this is the default).")
+@click.option("--nack", is_flag=True, help="What is printed has failed: it comes again, or dies.")
+@click.option("--no-ack", is_flag=True, help="What is printed is given back when the command ends.")
 @click.option("--error", metavar="TEXT", default="", help="With --nack: kept with the attempt.")
 @click.option("--lease", type=SPAN, metavar="SPAN", help="How long others wait for what is being printed.")
 @click.option("--consumer", metavar="NAME", help="This consumer's name (host and process).")
@@ -66,12 +66,20 @@ def consume(
     to_time: int | None,
     places: tuple[tuple[int, int], ...],
     include_deleted: bool,
+    ack: bool,
+    nack: bool,
+    no_ack: bool,
     **how: Any,
 ) -> None:
     """Print a topic's messages and ack them; with --from-… replay them, without a group.
 
     Without --follow it ends when nothing is ready. A line is the message's value, with --json all of the message.
     """
+    if ack + nack + no_ack > 1:
+        raise click.UsageError("--ack, --nack and --no-ack are three ends of a message; give one of them")
+    if how["follow"] and how["wait"] is not None:
+        raise click.UsageError("--follow waits for ever; leave out --wait")
+    how["verb"] = "nack" if nack else "release" if no_ack else "ack"
     replaying = from_time is not None or to_time is not None or bool(places) or include_deleted
     if replaying:
         _refuse_with_replay(group, how)
@@ -89,7 +97,7 @@ def consume(
 
 
 def _refuse_with_replay(group: str | None, how: dict[str, Any]) -> None:
-    wrong = [f"--{name}" for name in ("follow", "lease", "consumer", "error") if how[name]]
+    wrong = [f"--{name}" for name in ("follow", "wait", "lease", "consumer", "error") if how[name]]
     wrong += ["--group"] if group is not None else []
     wrong += [f"--{'no-ack' if how['verb'] == 'release' else how['verb']}"] if how["verb"] != "ack" else []
     if wrong:
@@ -119,7 +127,7 @@ def _consume(broker: Broker, topic: str, group: str, limit: int | None, shape: S
             with Progress("consumed", shown=None if _piped() else False) as progress:
                 while limit is None or printer.printed < limit:
                     most = _RECEIVE_MAX if limit is None else min(_RECEIVE_MAX, limit - printer.printed)
-                    leased = _receive(broker, consumer, most, None if how["follow"] else how["wait"])
+                    leased = _receive(broker, consumer, most, None if how["follow"] else how["wait"] or 0)
                     if not leased:
                         break
                     printer.print(leased)

@@ -8,13 +8,14 @@ from typing import Any, Final
 import click
 
 from headrace.cli.output import Output, ago, count, displayed
-from headrace.cli.place import Place, located
+from headrace.cli.place import Broker, Place, located
 from headrace.cli.topic import agreed
 from headrace.cli.values import MESSAGE_ID, MOMENT, Pair, from_epoch
 from headrace.clock import SystemClock
+from headrace.errors import NotAllowed, UnknownTopic
 from headrace.limits import BROWSE_MESSAGES_MAX
 
-__all__ = ["WHERE_OUTCOME", "chosen_by", "dlq", "tell_redriven"]
+__all__ = ["CREATE", "WHERE_OUTCOME", "chosen_by", "dlq", "tell_redriven", "there"]
 
 _COMMON: Final[dict[str, Callable[[str], Any]]] = {
     "reason": str,
@@ -29,6 +30,7 @@ _COMMON: Final[dict[str, Callable[[str], Any]]] = {
 Readers = Mapping[str, Callable[[str], Any]]
 WHERE_OUTCOME: Final[Readers] = {"outcome": str, **_COMMON}
 _WHERE: Final[Readers] = {"group": str, **_COMMON}
+CREATE: Final = click.option("--create", is_flag=True, help="With --to: make the topic if it is not there.")
 _FILTER = click.option(
     "--where",
     "where",
@@ -104,6 +106,7 @@ def show(place: Place, topic: str, message_id: int) -> None:
 @_FILTER
 @_IDS
 @click.option("--to", metavar="TOPIC", help="Publish them there, not to where they died.")
+@CREATE
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="At most so many a second.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be redriven.")
 @located
@@ -113,12 +116,14 @@ def redrive(
     where: tuple[tuple[str, str], ...],
     ids: tuple[int, ...],
     to: str | None,
+    create: bool,
     rate: float | None,
     dry_run: bool,
 ) -> None:
     """Publish dead letters again, with fresh attempts."""
     chosen = chosen_by(where, ids)
     with place.open() as broker:
+        there(broker, to, create)
         done = broker.call("dlq.redrive", topic=topic, where=chosen, to=to, rate=rate, dry_run=dry_run or None)
     tell_redriven(place.output, done)
 
@@ -136,6 +141,18 @@ def purge(place: Place, topic: str, where: tuple[tuple[str, str], ...], ids: tup
         agreed(yes, f"drop {'those' if chosen else 'all'} dead letters of {topic} for good", broker)
         done = broker.call("dlq.purge", topic=topic, where=chosen)
         place.output.value(done, f"dropped {count(done['dropped'])}")
+
+
+def there(broker: Broker, to: str | None, create: bool) -> None:
+    """Messages leave the place they are in: a name with a slip in it must not become a topic that nobody reads."""
+    if to is None or create:
+        return
+    try:
+        broker.call("topic.show", topic=to)
+    except UnknownTopic as error:
+        raise UnknownTopic(f"--to: {error.message}; --create makes it") from None
+    except NotAllowed:
+        pass  # who may publish there and not look is told by the call itself
 
 
 def tell_redriven(out: Output, done: Any) -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from headrace.cli.dlq import WHERE_OUTCOME, chosen_by, tell_redriven
+from headrace.cli.dlq import CREATE, WHERE_OUTCOME, chosen_by, tell_redriven, there
 from headrace.cli.output import count
 from headrace.cli.place import Place, located
-from headrace.cli.topic import GROUP_COLUMNS, agreed, flat, given_settings
+from headrace.cli.topic import GROUP_COLUMNS, agreed, flat, given_settings, setting_text
 from headrace.cli.values import MESSAGE_ID, MOMENT, PLACE, Pair, ParamType, by_partition, from_epoch, name_of_user
 from headrace.names import DEFAULT_GROUP
 
@@ -128,6 +128,7 @@ def seek(
 )
 @click.option("--id", "ids", multiple=True, type=MESSAGE_ID, metavar="ID", help="Only this one; repeatable.")
 @click.option("--to", metavar="TOPIC", help="Publish them there, for every group, not here.")
+@CREATE
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="At most so many a second.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be handed out.")
 @located
@@ -138,6 +139,7 @@ def replay(
     where: tuple[tuple[str, str], ...],
     ids: tuple[int, ...],
     to: str | None,
+    create: bool,
     rate: float | None,
     dry_run: bool,
 ) -> None:
@@ -145,6 +147,7 @@ def replay(
     expired or delivered; at a consumer, between two times."""
     chosen = chosen_by(where, ids, WHERE_OUTCOME)
     with place.open() as broker:
+        there(broker, to, create)
         done = broker.call(
             "group.replay", topic=topic, group=name, where=chosen, to=to, rate=rate, dry_run=dry_run or None
         )
@@ -194,7 +197,7 @@ def config(place: Place, topic: str, name: str, settings: tuple[str, ...]) -> No
         place.output.value(info["settings"])
         return
     for key, value in flat(info["settings"]):
-        place.output.line(f"{key} = {value}")
+        place.output.line(f"{key} = {setting_text(value)}")
     if not info["settings"]:
         place.output.line("nothing of its own: all as the topic has it")
 
@@ -248,4 +251,4 @@ def _show(place: Place, info: Any) -> None:
     if info["consumers"]:
         out.line("consumers " + ", ".join(info["consumers"]))
     for key, value in flat(info["settings"]):
-        out.line(f"{key} = {value}")
+        out.line(f"{key} = {setting_text(value)}")

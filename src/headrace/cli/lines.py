@@ -20,14 +20,15 @@ from typing import Any, BinaryIO, Final
 
 import msgspec
 
-from headrace.batch import Batch, Message
+from headrace.batch import Batch, Message, encode
 from headrace.cli.output import displayed, encode_json, text_or_base64
-from headrace.cli.values import MOMENT, PRIORITY, from_epoch
+from headrace.cli.sender import Lines
+from headrace.cli.values import LIFETIME, MOMENT, PRIORITY, from_epoch
 from headrace.config import parse_duration_ns
-from headrace.errors import InvalidArgument, PayloadTooLarge
+from headrace.errors import HeadraceError, InvalidArgument, PayloadTooLarge
 from headrace.limits import CLIENT_BATCH_BYTES, MESSAGE_BYTES_MAX
 
-__all__ = ["json_lines", "message_of", "read_lines", "terminal_lines", "value_lines"]
+__all__ = ["encoded", "json_lines", "message_of", "portions", "read_lines", "terminal_lines", "value_lines"]
 
 _READ_BYTES: Final = 256 * 1024
 _NORMAL: Final = 5
@@ -96,17 +97,19 @@ def read_lines(stream: BinaryIO) -> Iterator[list[bytes]]:
     """Lines without their newline, as they come in: all that one read brought, at most a batch's worth."""
     rest: list[bytes] = []
     rest_bytes = 0
+    number = 1
     while data := stream.read1(_READ_BYTES):  # type: ignore[attr-defined] # buffered, as stdin is
         *whole, tail = data.split(b"\n")
         if whole:
             whole[0] = b"".join([*rest, whole[0]])
             rest, rest_bytes = [], 0
             yield whole
+            number += len(whole)
         rest.append(tail)
         rest_bytes += len(tail)
         if rest_bytes > MESSAGE_BYTES_MAX:
             raise PayloadTooLarge(
-                f"a line of more than {MESSAGE_BYTES_MAX} bytes; without --lines all of the input is one message"
+                f"line {number}: more than {MESSAGE_BYTES_MAX} bytes; without --lines all of the input is one message"
             )
     if rest_bytes:
         yield [b"".join(rest)]
@@ -154,7 +157,7 @@ def _message(fields: dict[str, Any]) -> Message:
         priority=_priority(fields.get("priority", _NORMAL)),
         delay_ns=_span(fields, "delay"),
         deliver_at_ns=_moment(fields, "deliver_at"),
-        ttl_ns=_span(fields, "ttl"),
+        ttl_ns=LIFETIME.parse(_text("ttl", fields["ttl"])) if "ttl" in fields else None,
         expires_at_ns=_moment(fields, "expires_at"),
         dedup_id=_bytes(fields, "dedup_id"),
         timestamp_ns=_moment(fields, "timestamp_at"),
@@ -202,6 +205,24 @@ def _span(fields: dict[str, Any], name: str) -> int | None:
 
 def _moment(fields: dict[str, Any], name: str) -> int | None:
     return None if name not in fields else MOMENT.parse(_text(name, fields[name]))
+
+
+def encoded(numbered: Sequence[tuple[int, Message]]) -> Iterator[Lines]:
+    """Messages with their lines' numbers as a batch; what a batch does not take is told by its line, after a batch of
+    those before it."""
+    numbers, messages = [number for number, _ in numbered], [message for _, message in numbered]
+    try:
+        yield Lines(encode(messages), numbers)
+    except HeadraceError:
+        for i, message in enumerate(messages):
+            try:
+                encode([message])
+            except HeadraceError as refused:
+                if i:
+                    yield Lines(encode(messages[:i]), numbers[:i])
+                text = refused.message.replace(" of message 0", "")
+                raise type(refused)(f"line {numbers[i]}: {text}") from None
+        raise
 
 
 def portions(messages: Sequence[Any], sizes: Sequence[int], most: int) -> Iterator[Sequence[Any]]:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from headrace.cli.place import Place, located
-from headrace.cli.topic import flat, given_settings
+from headrace.cli.topic import flat, given_settings, setting_text
 
 __all__ = ["namespace"]
 
@@ -60,4 +60,4 @@ def _tell(place: Place, info: Any) -> None:
         f"connections {info['connections']}"
     )
     for key, value in flat(info["settings"]):
-        out.line(f"{key} = {value}")
+        out.line(f"{key} = {setting_text(value)}")

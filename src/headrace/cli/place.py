@@ -1,9 +1,9 @@
 """Where a command does its work: at a server, or in a data directory that this process opens itself.
 
-Ctrl-C. At a server it may come at any time: the server finishes or forgets what was asked. In a data directory this
-process *is* the broker, and an operation must not be left in its middle: there Ctrl-C is kept until the operation is
-over (``Broker.pause`` looks for it, and so does the end of the command). A second one ends the process on the spot,
-which the journal survives like any crash.
+Ctrl-C, and SIGTERM, which is what containers send and does the same. At a server it may come at any time: the server
+finishes or forgets what was asked. In a data directory this process *is* the broker, and an operation must not be left
+in its middle: there a signal is kept until the operation is over (``Broker.pause`` looks for it, and so does the end of
+the command). A second one ends the process on the spot, which the journal survives like any crash.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from headrace.cli.app import Terminated
 from headrace.cli.output import Output
 from headrace.errors import Closed, HeadraceError, InvalidArgument, TimedOut, UnknownGroup, UnknownTopic
 from headrace.names import DEFAULT_NAMESPACE
@@ -34,8 +35,28 @@ __all__ = ["DEFAULT_URL", "Broker", "Place", "located"]
 DEFAULT_URL: Final = "headrace://127.0.0.1:7420"
 _CONNECT_TIMEOUT: Final = "3s"
 """Somebody is waiting; long enough for a server that is just starting."""
-_INTERRUPTED: Final = 130
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_BY_SIGNAL: Final = 128
+"""Exit codes above it say which signal it was."""
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _raise(number: int, _frame: FrameType | None) -> None:
+    raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+
+
+@contextmanager
+def _handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """The handler of both signals; another thread than the main one gets none."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    kept = [(number, signal.signal(number, handler)) for number in _SIGNALS]
+    try:
+        yield
+    finally:
+        for number, before in kept:
+            signal.signal(number, before)
 
 
 class Broker:
@@ -46,7 +67,7 @@ class Broker:
         self.port = client.port
         self.namespace = client.namespace
         self.embedded = embedded
-        self._interrupted = False
+        self._interrupted = 0
 
     def call(self, method: str, **arguments: Any) -> Any:
         """An administrative call; arguments that are None are left out."""
@@ -88,41 +109,35 @@ class Broker:
 
     def pause(self) -> None:
         """Between two operations: Ctrl-C takes effect here."""
-        if self._interrupted:
-            self._interrupted = False
-            raise KeyboardInterrupt
+        number, self._interrupted = self._interrupted, 0
+        if number:
+            _raise(number, None)
 
-    def interrupt(self, _number: int, _frame: FrameType | None) -> None:
-        """The signal's handler while an operation must not be cut in two; a second one does not wait."""
+    def interrupt(self, number: int, _frame: FrameType | None) -> None:
+        """The signals' handler while an operation must not be cut in two; a second one does not wait."""
         if self._interrupted:
-            os._exit(_INTERRUPTED)
-        self._interrupted = True
+            os._exit(_BY_SIGNAL + number)
+        self._interrupted = number
 
     @contextmanager
     def deferring(self) -> Iterator[None]:
         """Around work whose steps belong together (printing a message and acking it): Ctrl-C waits for ``pause``."""
-        if self.embedded or threading.current_thread() is not threading.main_thread():
+        if self.embedded:
             yield  # where this process is the broker it is so all the time
             return
-        kept = signal.signal(signal.SIGINT, self.interrupt)
-        try:
+        with _handled(self.interrupt):
             yield
             self.pause()
-        finally:
-            signal.signal(signal.SIGINT, kept)
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
         """Around a wait that is no operation of the broker (reading a pipe): Ctrl-C takes effect at once."""
-        if not self.embedded or threading.current_thread() is not threading.main_thread():
+        if not self.embedded:
             yield
             return
-        kept = signal.signal(signal.SIGINT, signal.default_int_handler)
-        try:
+        with _handled(_raise):
             self.pause()
             yield
-        finally:
-            signal.signal(signal.SIGINT, kept)
 
 
 @dataclass(frozen=True)
@@ -144,7 +159,7 @@ class Place:
     def open(self, *, create: bool = False) -> Iterator[Broker]:
         """The broker; a data directory that does not exist is made only by a command that may ``create``."""
         if self.data_dir is None:
-            with self._connected() as broker:
+            with _handled(_raise), self._connected() as broker:
                 yield broker
             return
         if not create and not self.data_dir.is_dir():
@@ -164,15 +179,12 @@ class Place:
         seal = {name: place for name, place in given.items() if place} or None
         client = headrace.open(data_dir, namespace=self.namespace or DEFAULT_NAMESPACE, seal=seal)
         broker = Broker(client, embedded=True)
-        main = threading.current_thread() is threading.main_thread()
-        kept = signal.signal(signal.SIGINT, broker.interrupt) if main else None
-        try:
-            yield broker
-            broker.pause()
-        finally:
-            client.close()
-            if main:
-                signal.signal(signal.SIGINT, kept)
+        with _handled(broker.interrupt):
+            try:
+                yield broker
+                broker.pause()
+            finally:
+                client.close()
 
     @contextmanager
     def _connected(self) -> Iterator[Broker]:

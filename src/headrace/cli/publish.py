@@ -1,32 +1,30 @@
 """``headrace publish``: one message, or one a line of what is piped in.
 
-Lines travel in batches, as many as each read brought, several under way at a time. When a batch is refused the rest is
-not sent, and the message says how many lines were published, so that the others can be sent again (`tail -n +N`).
+Lines travel in batches, as many as each read brought, several under way at a time (``headrace.cli.sender``, which also
+says where it stopped).
 """
 
 from __future__ import annotations
 
 import sys
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from headrace.cli.output import Output, Progress, count
 from headrace.cli.place import Broker, Place, located
-from headrace.cli.values import MOMENT, PRIORITY, SPAN, Pair
-from headrace.errors import HeadraceError, PayloadTooLarge
-from headrace.limits import BATCH_MESSAGES_MAX, CLIENT_WINDOW, MESSAGE_BYTES_MAX
+from headrace.cli.sender import Lines, Sender
+from headrace.cli.values import LIFETIME, MOMENT, PRIORITY, SPAN, Pair
+from headrace.errors import HeadraceError, InvalidArgument, PayloadTooLarge
+from headrace.limits import BATCH_MESSAGES_MAX, MESSAGE_BYTES_MAX
 
 if TYPE_CHECKING:
-    from headrace.batch import Batch, Message
-    from headrace.calls import Part, Pending
+    from headrace.batch import Message
 
-__all__ = ["places", "publish"]
+__all__ = ["publish"]
 
 _NORMAL: Final = 5
-_LINES_MAX: Final = BATCH_MESSAGES_MAX
 
 
 @click.command()
@@ -39,7 +37,7 @@ _LINES_MAX: Final = BATCH_MESSAGES_MAX
 @click.option("--priority", type=PRIORITY, default=_NORMAL, metavar="0-9|high|normal|low", help="0 first (normal).")
 @click.option("--delay", type=SPAN, metavar="SPAN", help="Due after this time, such as 5m.")
 @click.option("--deliver-at", type=MOMENT, metavar="TIME", help="Due at this time, such as 2030-01-31T12:00:00Z.")
-@click.option("--ttl", type=SPAN, metavar="SPAN", help="Not delivered later than this after it is due.")
+@click.option("--ttl", type=LIFETIME, metavar="SPAN", help="Not delivered later than this after it is due.")
 @click.option("--dedup-id", metavar="TEXT", help="A second message with it is not stored.")
 @click.option("--partition", type=click.IntRange(0), metavar="N", help="This partition, whatever the key.")
 @located
@@ -69,7 +67,7 @@ def publish(
     if lines and "dedup_id" in fields:
         raise click.UsageError("--dedup-id with --lines would store one line only; use --json-lines with dedup_id")
     with place.open(create=True) as broker:
-        sender = _Sender(broker, topic, BY_KEY if partition is None else partition, place.output)
+        sender = Sender(broker, topic, BY_KEY if partition is None else partition, place.output)
         if json_lines:
             _send_all(sender, _json_batches(broker))
         elif lines:
@@ -118,122 +116,49 @@ def _input(broker: Broker) -> Iterator[list[bytes]]:
         yield lines
 
 
-def _line_batches(broker: Broker, fields: dict[str, Any]) -> Iterator[Batch]:
+def _line_batches(broker: Broker, fields: dict[str, Any]) -> Iterator[Lines]:
     from headrace.batch import Message, encode, encode_columns
     from headrace.cli.lines import portions
 
+    number = 1
     for lines in _input(broker):
-        for part in portions(lines, [len(line) for line in lines], _LINES_MAX):
-            yield encode([Message(line, **fields) for line in part]) if fields else encode_columns(part)
+        for part in portions(lines, [len(line) for line in lines], BATCH_MESSAGES_MAX):
+            batch = encode([Message(line, **fields) for line in part]) if fields else encode_columns(part)
+            yield Lines(batch, range(number, number + batch.count))
+            number += batch.count
 
 
-def _json_batches(broker: Broker) -> Iterator[Batch]:
-    from headrace.batch import encode
-    from headrace.cli.lines import message_of, portions
+def _json_batches(broker: Broker) -> Iterator[Lines]:
+    from headrace.cli.lines import encoded, message_of, portions
 
     number = 0
     for lines in _input(broker):
-        messages: list[Message] = []
+        messages: list[tuple[int, Message]] = []
+        wrong: HeadraceError | None = None
         for line in lines:
             number += 1
             if line.strip():
-                messages.append(message_of(line, number))
-        for part in portions(messages, [len(one.value) for one in messages], _LINES_MAX):
+                try:
+                    messages.append((number, message_of(line, number)))
+                except InvalidArgument as refused:
+                    wrong = refused
+                    break
+        for part in portions(messages, [len(one.value) for _, one in messages], BATCH_MESSAGES_MAX):
             if part:
-                yield encode(part)
+                yield from encoded(part)
+        if wrong is not None:
+            raise wrong
 
 
-def _send_all(sender: _Sender, batches: Iterator[Batch]) -> None:
+def _send_all(sender: Sender, batches: Iterator[Lines]) -> None:
     try:
         with Progress("published") as progress:
-            for batch in batches:
-                sender.send(batch)
+            for lines in sender.readable(batches):
+                sender.send(lines)
                 progress.at(sender.confirmed)
             sender.finish()
-    except HeadraceError as error:
-        sender.settle()
-        if sender.confirmed:
-            raise type(error)(
-                f"{error.message}; {count(sender.confirmed)} messages were published before it",
-                retry_after_ns=error.retry_after_ns,
-            ) from None
-        raise
     except KeyboardInterrupt:
-        sender.settle()
-        Output.note(f"published {count(sender.confirmed)}")
+        Output.note(sender.stop())
         raise
     if not sender.output.json:
         sender.output.line(f"published {count(sender.confirmed)} to {sender.topic}")
-
-
-class _Sender:
-    """Batches under way."""
-
-    def __init__(self, broker: Broker, topic: str, partition: int, output: Output) -> None:
-        self.topic = topic
-        self.output = output
-        self.confirmed = 0
-        self._broker = broker
-        self._partition = partition
-        self._pending: deque[tuple[Pending, int]] = deque()
-
-    def send_one(self, value: bytes, fields: dict[str, Any]) -> None:
-        from headrace.batch import Message, encode
-
-        batch = encode([Message(value, **fields)])
-        with self._broker.hints(self.topic):
-            parts = self._broker.port.publish(self._broker.namespace, self.topic, self._partition, batch)
-        self._tell(parts, 1)
-
-    def send(self, batch: Batch) -> None:
-        """Begin to publish; waits for the oldest one when many are under way."""
-        if len(self._pending) >= CLIENT_WINDOW:
-            self._finish_oldest()
-        self._broker.pause()
-        with self._broker.hints(self.topic):
-            begun = self._broker.port.publish_begin(self._broker.namespace, self.topic, self._partition, batch)
-        self._pending.append((begun, batch.count))
-
-    def finish(self) -> None:
-        while self._pending:
-            self._finish_oldest()
-
-    def settle(self) -> None:
-        """After a failure: what became of those that were under way."""
-        while self._pending:
-            try:
-                self._finish_oldest()
-            except HeadraceError:
-                continue  # the first failure is the one to tell
-
-    def _finish_oldest(self) -> None:
-        pending, size = self._pending.popleft()
-        with self._broker.hints(self.topic):
-            parts = pending.result()
-        self.confirmed += size
-        if self.output.json:
-            self._tell(parts, size)
-
-    def _tell(self, parts: Sequence[Part], size: int) -> None:
-        for id_, partition, offset, duplicate in places(parts, size):
-            again = ", which was there already" if duplicate else ""
-            self.output.value(
-                {"id": id_, "partition": partition, "offset": offset, "duplicate": duplicate},
-                f"{id_} in {self.topic}, partition {partition}, offset {offset}{again}",
-            )
-
-
-def places(parts: Sequence[Part], size: int) -> list[tuple[int, int, int, bool]]:
-    """Id, partition, offset and whether it was there already, of each message of a batch, in its order."""
-    found: list[tuple[int, int, int, bool]] = [(0, 0, 0, False)] * size
-    for part in parts:
-        again = {one.index: one for one in part.duplicates}
-        new = 0
-        for index in range(size) if part.indexes is None else part.indexes:
-            first = again.get(index)
-            if first is not None:
-                found[index] = (first.id, first.partition, first.offset, True)
-            else:
-                found[index] = (part.base_id + new, part.partition, part.base_offset + new, False)
-                new += 1
-    return found

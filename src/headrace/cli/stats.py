@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +22,8 @@ __all__ = ["stats"]
 _STATES: Final = ("ready", "scheduled", "leased", "dead")
 _WIDE: Final = 100
 """Columns of a console that holds everything."""
+_PIPED: Final = 160
+"""Columns of a pipe, unless $COLUMNS says otherwise."""
 
 
 @click.command()
@@ -63,8 +67,6 @@ def _journal(journal: Any) -> str:
 
 
 def _watch_json(place: Place, broker: Broker, topic: str | None, every_ns: int) -> None:
-    import sys
-
     while True:
         place.output.value(broker.call("stats", topic=topic))
         sys.stdout.flush()
@@ -76,6 +78,14 @@ def _watch(broker: Broker, topic: str | None, every_ns: int) -> None:
     from rich.live import Live
 
     before: Any = None
+    if not sys.stdout.isatty():
+        console = Console(width=None if "COLUMNS" in os.environ else _PIPED)
+        while True:
+            found = broker.call("stats", topic=topic)
+            console.print(_table(found, before, console.width))
+            sys.stdout.flush()
+            before = found
+            _rest(broker, every_ns)
     console = Console()
     with Live(console=console, auto_refresh=False) as live:
         while True:

@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from headrace.cli.values import LIFETIME
+
 VERBS = ("publish", "consume", "admin")
 ALGORITHMS = ("EdDSA", "ES256", "RS256", "HS256")
 _KEYS = click.option(
@@ -59,7 +61,7 @@ def key(file: Path, algorithm: str, kid: str | None, public: bool) -> None:
 @click.option("--verb", "verbs", multiple=True, type=click.Choice(VERBS), required=True, help="May be repeated.")
 @click.option("--namespace", "namespaces", multiple=True, help="May be repeated; default when not given, * for all.")
 @click.option("--topic", "topics", multiple=True, metavar="PATTERN", help="May be repeated; all when not given.")
-@click.option("--ttl", default="30d", show_default=True, metavar="SPAN", help="How long it is good.")
+@click.option("--ttl", type=LIFETIME, default="30d", show_default=True, metavar="SPAN", help="How long it is good.")
 @click.option("--issuer", default="headrace", show_default=True, help="As the server's auth.issuer.")
 @click.option("--audience", default="headrace", show_default=True, help="As the server's auth.audience.")
 def create(
@@ -69,13 +71,12 @@ def create(
     verbs: tuple[str, ...],
     namespaces: tuple[str, ...],
     topics: tuple[str, ...],
-    ttl: str,
+    ttl: int,
     issuer: str,
     audience: str,
 ) -> None:
     """Sign a token and print it."""
     from headrace.clock import SystemClock
-    from headrace.config import parse_duration_ns
     from headrace.errors import InvalidArgument
     from headrace.frontends.keys import load_keys
     from headrace.frontends.tokens import make_token
@@ -94,7 +95,7 @@ def create(
         subject=subject,
         grants=[grant],
         now_ns=SystemClock().wall_ns(),
-        ttl_ns=parse_duration_ns(ttl),
+        ttl_ns=ttl,
         issuer=issuer,
         audience=audience,
     )
@@ -108,7 +109,8 @@ def create(
 )
 @click.option("--issuer", default="headrace", show_default=True, help="As the server's auth.issuer.")
 @click.option("--audience", default="headrace", show_default=True, help="As the server's auth.audience.")
-def inspect(text: str, file: Path | None, issuer: str, audience: str) -> None:
+@click.option("--json", "in_a_line", is_flag=True, help="One JSON value on one line.")
+def inspect(text: str, file: Path | None, issuer: str, audience: str, in_a_line: bool) -> None:
     """Show what a token says; with --keys also whether it is good. ``-`` reads it from stdin."""
     import msgspec
 
@@ -121,7 +123,8 @@ def inspect(text: str, file: Path | None, issuer: str, audience: str) -> None:
     if file is not None:
         TokenCheck(AuthConfig(keys=str(file), issuer=issuer, audience=audience)).principal_of(given)
         verdict["good"] = True
-    click.echo(msgspec.json.format(msgspec.json.encode(verdict), indent=2).decode())
+    told = msgspec.json.encode(verdict)
+    click.echo((told if in_a_line else msgspec.json.format(told, indent=2)).decode())
 
 
 @token.command()

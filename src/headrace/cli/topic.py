@@ -11,8 +11,9 @@ from headrace.cli.output import ago, count
 from headrace.cli.place import Broker, Place, located
 from headrace.clock import SystemClock
 from headrace.config.sources import parse_assignments
+from headrace.errors import InvalidArgument
 
-__all__ = ["GROUP_COLUMNS", "agreed", "flat", "given_settings", "topic"]
+__all__ = ["GROUP_COLUMNS", "agreed", "flat", "given_settings", "setting_text", "topic"]
 
 _SET = click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting, such as retry.max_retries=3; repeatable."
@@ -30,7 +31,12 @@ def topic() -> None:
 @click.option(
     "--partitions", type=click.IntRange(1), metavar="N", help="Partitions (1): parallel logs, one order each."
 )
-@click.option("--ordering", metavar="none|key|partition|strict", help="What stays in order (key).")
+@click.option(
+    "--ordering",
+    type=click.Choice(["none", "key", "partition", "strict"], case_sensitive=False),
+    metavar="none|key|partition|strict",
+    help="What stays in order (key).",
+)
 @_SET
 @located
 def create(place: Place, name: str, partitions: int | None, ordering: str | None, settings: tuple[str, ...]) -> None:
@@ -111,7 +117,7 @@ def config(place: Place, name: str, settings: tuple[str, ...]) -> None:
         return
     for key, value in flat(info["settings"]):
         if not given or key in given:
-            place.output.line(f"{key} = {value}")
+            place.output.line(f"{key} = {setting_text(value)}")
 
 
 @topic.command()
@@ -142,7 +148,21 @@ def delete(place: Place, name: str, yes: bool) -> None:
 
 def given_settings(settings: tuple[str, ...]) -> dict[str, Any]:
     """``--set`` as a call takes it."""
-    return {one.key: one.value for one in parse_assignments(settings)}
+    try:
+        return {one.key: one.value for one in parse_assignments(settings)}
+    except InvalidArgument as wrong:
+        raise click.UsageError(wrong.message) from None
+
+
+def setting_text(value: Any) -> str:
+    """A setting as --set takes it.
+
+    >>> setting_text(True), setting_text(None), setting_text("30s")
+    ('true', 'none', '30s')
+    """
+    if value is None:
+        return "none"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def agreed(yes: bool, what: str, broker: Broker) -> None:

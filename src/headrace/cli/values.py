@@ -16,6 +16,7 @@ from headrace.ids import parse_id
 from headrace.limits import PRIORITY_MAX, TIME_NS_MAX
 
 __all__ = [
+    "LIFETIME",
     "MESSAGE_ID",
     "MOMENT",
     "PLACE",
@@ -29,6 +30,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     ParamType: TypeAlias = click.ParamType[Any]  # generic for type checkers, and since 8.2 only
 else:
     ParamType = click.ParamType
@@ -61,8 +64,14 @@ class Span(_Kind):
 
     name = "span"
 
+    def __init__(self, *, least_ns: int = 0) -> None:
+        self._least_ns = least_ns
+
     def parse(self, text: str) -> int:
-        return parse_duration_ns(text)
+        span_ns = parse_duration_ns(text)
+        if span_ns < self._least_ns:
+            raise InvalidArgument(f"{text!r} is no time at all; it must be over 0s")
+        return span_ns
 
 
 class Size(_Kind):
@@ -118,6 +127,12 @@ class Priority(_Kind):
             return int(text)
         raise InvalidArgument(f"{text!r} is no priority; write 0 (first) to {PRIORITY_MAX}, or high, normal, low")
 
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        words = (*_NAMED_PRIORITIES, *map(str, range(PRIORITY_MAX + 1)))
+        return [CompletionItem(word) for word in words if word.startswith(incomplete)]
+
 
 class MessageId(_Kind):
     """A message id as it is printed."""
@@ -158,6 +173,7 @@ class _Place(_Kind):
 
 
 SPAN: Final = Span()
+LIFETIME: Final = Span(least_ns=1)
 SIZE: Final = Size()
 MOMENT: Final = Moment()
 PRIORITY: Final = Priority()

@@ -6,12 +6,24 @@ asyncio client something to await, so each method here is written once. ``then``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from headrace.client.arguments import Duration, Instant, instant_ns, key_bytes, message_id, shown, span_ns, whole
+from headrace.client.arguments import (
+    Duration,
+    Instant,
+    by_name,
+    instant_ns,
+    key_bytes,
+    message_id,
+    shown,
+    span_ns,
+    whole,
+)
+from headrace.client.settings import call_arguments, written
+from headrace.config import GroupConfig, TopicConfig
 from headrace.errors import InvalidArgument
-from headrace.limits import BROWSE_MESSAGES_MAX
+from headrace.limits import BROWSE_MESSAGES_MAX, OFFSET_MAX, PARTITIONS_MAX
 
 __all__ = ["BrokerCalls", "DeadLetterCalls", "GroupCalls", "ScheduleCalls", "TopicCalls", "start_argument"]
 
@@ -19,6 +31,8 @@ Call = Callable[..., Any]
 Start = str | Instant | Mapping[int, int] | int
 Info = dict[str, Any]
 
+_PARTITIONS: Final = frozenset(map(str, range(PARTITIONS_MAX)))
+"""Partitions as answers name them: JSON has no other keys than text."""
 _COMMON: Final = {
     "reason": "reason",
     "error": "error",
@@ -53,20 +67,36 @@ def start_argument(
     if time is not None:
         return {"time_ns": instant_ns("time", time)}
     chosen = {0: offset} if offset is not None else offsets
-    return {"offsets": {str(partition): at for partition, at in (chosen or {}).items()}}
+    return {"offsets": _offsets("offsets" if offset is None else "offset", chosen)}
+
+
+def _offsets(name: str, given: Any) -> dict[str, int]:
+    """Offsets by partition, as the calls take them and as their answers have them."""
+    found: dict[str, int] = {}
+    for partition, at in by_name(name, given, "{0: 42}").items():
+        index = int(partition) if isinstance(partition, str) and partition in _PARTITIONS else partition
+        found[str(whole(f"a partition in {name}", index, 0, PARTITIONS_MAX - 1))] = whole(name, at, 0, OFFSET_MAX)
+    return found
 
 
 def _where(where: Mapping[str, Any] | None, known: Mapping[str, str] = _LETTERS) -> Info:
     """A filter over dead letters or outcomes, with its times as nanoseconds."""
     found: Info = {}
-    for name, value in (where or {}).items():
-        key = known.get(name)
+    for name, value in ({} if where is None else by_name("where", where, "{'reason': 'rejected'}")).items():
+        key = known.get(name) if isinstance(name, str) else None
         if key is None:
             raise InvalidArgument(f"where has no {shown(name)}; it can have {', '.join(known)}")
+        if value is None:
+            continue
         if key.endswith("_ns"):
             value = instant_ns(name, value)
         elif key == "ids":
+            if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+                raise InvalidArgument(f"where ids is {shown(value)}; it must be a list of message ids")
             value = [message_id("ids", one) for one in value]
+        elif key == "header" and isinstance(value, str) and ":" in value:
+            header, _, wanted = value.partition(":")
+            value = {header: wanted}
         elif key == "key_prefix":
             value = key_bytes(value)
         found[key] = value
@@ -122,7 +152,7 @@ class GroupCalls(_Calls):
         at: Any = "earliest"
         if any(given is not None for given in (start, offset, offsets, time)):
             at = start_argument(start, offset, offsets, time)
-        return self._do("group.create", start=at, durable=durable, settings=settings)
+        return self._do("group.create", start=at, durable=durable, settings=written(GroupConfig, settings))
 
     def info(self) -> Any:
         """Counts, settings, consumers, lag."""
@@ -130,7 +160,7 @@ class GroupCalls(_Calls):
 
     def configure(self, **settings: Any) -> Any:
         """Change the group's own settings (``lease="1m"``, ``retry={"max_retries": 3}``); others stay."""
-        return self._do("group.config", settings=settings)
+        return self._do("group.config", settings=written(GroupConfig, settings))
 
     def seek(
         self,
@@ -143,7 +173,7 @@ class GroupCalls(_Calls):
         stop_time: Instant | None = None,
     ) -> Any:
         """Start over at ``"earliest"``, ``"latest"``, an offset or a time; with a stop, end there."""
-        stops = None if stop_offsets is None else {str(partition): at for partition, at in stop_offsets.items()}
+        stops = None if stop_offsets is None else _offsets("stop_offsets", stop_offsets)
         return self._do(
             "group.seek",
             start=start_argument(start, offset, offsets, time),
@@ -317,7 +347,7 @@ class TopicCalls(_Calls):
 
     def configure(self, **settings: Any) -> Any:
         """Change settings (``message_ttl="1d"``, ``retry={"max_retries": 3}``); those not named stay."""
-        return self._do("topic.config", settings=settings)
+        return self._do("topic.config", settings=written(TopicConfig, settings))
 
     def purge(self) -> Any:
         """Drop every message that waits, for all groups and for good; how many were dropped."""
@@ -365,11 +395,12 @@ class BrokerCalls(_Calls):
 
     def call(self, method: str, **arguments: Any) -> Any:
         """Any administrative call by its name, as the reference lists them; ``namespace`` is the client's own."""
-        return self._call(method, **{"namespace": self._namespace, **arguments})
+        return self._call(method, **{"namespace": self._namespace, **call_arguments(method, arguments)})
 
     def create_topic(self, name: str, **settings: Any) -> Any:
         """Make a topic; one that exists is an error."""
-        return self._call("topic.create", namespace=self._namespace, topic=name, settings=settings)
+        given = written(TopicConfig, settings)
+        return self._call("topic.create", namespace=self._namespace, topic=name, settings=given)
 
     def topics(self) -> Any:
         """What `Topic.info` says, of every topic of the namespace."""

@@ -28,7 +28,9 @@ from headrace.client.message import Message
 from headrace.client.outgoing import batches_of, one_batch
 from headrace.client.published import Published, PublishedMany, single_place
 from headrace.client.replay import AsyncReplay, ReplayPlan
+from headrace.client.settings import written
 from headrace.client.settling import AtomicOrder, SettledTogether
+from headrace.config import TopicConfig
 from headrace.errors import Closed, InvalidArgument, NotAllowed
 from headrace.limits import CLIENT_PUBLISHER_LINGER_NS, CLIENT_WINDOW
 from headrace.names import DEFAULT_GROUP, DEFAULT_NAMESPACE, check_group_name, check_topic_name
@@ -93,7 +95,7 @@ class Headrace(BrokerCalls):
     ) -> Topic:
         """The topic, made if it is new. Settings that conflict with those it has are an error that names both."""
         self._check_open()
-        given = {**settings}
+        given = written(TopicConfig, settings)
         if partitions is not None:
             given["partitions"] = partitions
         if ordering is not None:
@@ -189,6 +191,10 @@ class Headrace(BrokerCalls):
         """Run the workers until SIGTERM or SIGINT (or ``workers.stop_soon()``), then let what is under way finish."""
         await self.workers.run()
 
+    def start_workers(self) -> Opening[Workers]:
+        """Start the workers and go on: ``await`` it, or ``async with`` it to stop them when the block ends."""
+        return Opening(self.workers.start)
+
     @property
     def port(self) -> AsyncPort:
         """The calls underneath (``headrace.calls``)."""
@@ -213,7 +219,7 @@ class Headrace(BrokerCalls):
                 if closable is self._workers and self._workers is not None:
                     await self._workers.stop()
                 elif closable is not None:
-                    await closable.close()  # type: ignore[union-attr]  # all the others have one
+                    await closable.close()
             except Exception as error:  # noqa: BLE001 - the others must still be closed; it is raised below
                 errors.append(error)
         self._closed = True

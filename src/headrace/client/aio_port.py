@@ -205,9 +205,8 @@ class AsyncNetworkPort:
                 self.line.failed_to_connect("no answer from there in time" if no_answer else str(error))
                 self._changed.set()
             else:
-                known = self.line.connections
                 await wire.lost
-                if self.line.connections == known and not self.line.trouble:
+                if self.line.worked:
                     pause_ns = CLIENT_RECONNECT_NS
             self.flush_soon()
             await asyncio.sleep(pause_ns / SECOND_NS)
@@ -377,10 +376,10 @@ class AsyncNetworkConsumer:
 
     def _pulled(self, answer: Any) -> None:
         self._pulling = False
-        if not isinstance(answer, HeadraceError):
-            self._pull_again = not self._channel.put(answer, self._port.now_ns(), pushed=False)
-        elif not isinstance(answer, Closed) or self._line.failure is not None:
+        if isinstance(answer, HeadraceError):
             self._channel.error = self._channel.error or answer
+        elif answer is not None:
+            self._pull_again = not self._channel.put(answer, self._port.now_ns(), pushed=False)
         else:
             self._pull_again = True  # its connection broke, and what it brought came to nobody
         self._changed.set()

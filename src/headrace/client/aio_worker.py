@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from headrace.client.aio_consumer import Consumer, Delivery
 from headrace.client.arguments import Duration, whole
 from headrace.client.message import Message, message_of
-from headrace.client.worker import Handler, name_of
+from headrace.client.worker import Handler, check_topic_of, name_of
 from headrace.errors import InvalidArgument
 from headrace.limits import CLIENT_WORKER_STOP_NS, PREFETCH_MAX, SECOND_NS, WORKER_CONCURRENCY_MAX
 
@@ -69,6 +69,7 @@ class Workers:
         options: dict[str, Any],
     ) -> Callable[[F], F]:
         """The decorator behind ``client.worker``."""
+        check_topic_of(topic)
         whole("concurrency", concurrency, 1, WORKER_CONCURRENCY_MAX)
         if prefetch is not None:
             whole("prefetch", prefetch, 1, PREFETCH_MAX)
@@ -169,6 +170,10 @@ class Workers:
         for task in tasks:
             if not task.cancelled() and (error := task.exception()) is not None:
                 raise error
+
+    async def close(self) -> None:
+        """The same, for who takes it for something to close."""
+        await self.stop()
 
     async def __aenter__(self) -> Self:
         return await self.start()

@@ -26,6 +26,7 @@ __all__ = [
     "Key",
     "Priority",
     "Value",
+    "by_name",
     "dedup_bytes",
     "error_text",
     "header_map",
@@ -36,8 +37,10 @@ __all__ = [
     "nack_detail",
     "priority_number",
     "span_ns",
+    "text",
     "value_bytes",
     "whole",
+    "yes_or_no",
 ]
 
 Duration: TypeAlias = str | timedelta | float
@@ -58,7 +61,10 @@ _encode_json: Final = msgspec.json.Encoder().encode
 
 def shown(value: object) -> str:
     """A value as an error message may quote it."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:
+        text = "a number of thousands of digits"  # which Python does not write
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
 
@@ -222,6 +228,27 @@ def whole(name: str, value: Any, least: int, most: int) -> int:
     """A whole number within bounds."""
     if type(value) is not int or not least <= value <= most:
         raise InvalidArgument(f"{name} is {shown(value)}; it must be a whole number from {least} to {most}")
+    return value
+
+
+def yes_or_no(name: str, value: Any) -> bool:
+    """True or false, and nothing that Python would take for one of them."""
+    if value is True or value is False:
+        return bool(value)
+    raise InvalidArgument(f"{name} is {shown(value)}; it must be True or False")
+
+
+def text(name: str, value: Any) -> str:
+    """A text."""
+    if not isinstance(value, str):
+        raise InvalidArgument(f"{name} is {shown(value)}; it must be text")
+    return value
+
+
+def by_name(name: str, value: Any, example: str) -> Mapping[Any, Any]:
+    """A mapping."""
+    if not isinstance(value, Mapping):
+        raise InvalidArgument(f"{name} is {shown(value)}; it must be a mapping such as {example}")
     return value
 
 

@@ -38,7 +38,11 @@ _NUMBER_BITS: Final = 63
 
 
 class Asking:
-    """Makes requests; the producer id under which a client's batches are stored once is here."""
+    """Makes requests; the producer id under which a client's batches are stored once is here.
+
+    A batch gets its number when it is written into a session, whatever it travels in: the broker takes a lower number
+    than it has seen for a repetition, so numbers have to leave in their order, and requests are made by many threads.
+    """
 
     def __init__(self, line: Line, namespace: str) -> None:
         self._line = line
@@ -82,12 +86,25 @@ class Asking:
             *(native.Action(native.Verb.REJECT, scope, _receipts([run]), 0, error) for run, error in order.reject),
             *(native.Action(native.Verb.EXTEND, scope, _receipts([run]), by_ns) for run, by_ns in order.extend),
         ]
-        effects: list[native.Effect] = [
-            native.PublishEffect(self._other(namespace), name, partition, self._stamped(batch).buffers())
-            for name, partition, batch in order.publish
-        ]
-        effects += [native.CancelEffect(self._other(namespace), name, list(ids)) for name, ids in order.cancel]
-        once = effects and (
+        cancels = [native.CancelEffect(self._other(namespace), name, list(ids)) for name, ids in order.cancel]
+        effects: list[native.Effect] | None = None
+
+        def send(session: native.ClientSession) -> int:
+            nonlocal effects
+            if effects is None:
+                published = [
+                    native.PublishEffect(self._other(namespace), name, partition, self._stamped(batch).buffers())
+                    for name, partition, batch in order.publish
+                ]
+                effects = [*published, *cancels]
+            return session.send_settle(actions, effects)
+
+        def refused_now() -> None:
+            nonlocal effects
+            effects = None  # later ones may have been stored meanwhile
+
+        atomic = bool(order.publish or order.cancel)
+        once = atomic and (
             order.nack
             or order.reject
             or order.release
@@ -95,14 +112,16 @@ class Asking:
             or len({name for name, _, _ in order.publish}) != len(order.publish)
         )
         return Request(
-            "an atomic settle" if effects else "a settle",
-            lambda session: session.send_settle(actions, effects),
+            "an atomic settle" if atomic else "a settle",
+            send,
             reply,
             broken="unknown" if once else "again",
+            publishes=bool(order.publish),
+            refused_now=refused_now,
         )
 
     def lease(self, channel: Channel, most: int, wait_ns: int, reply: Reply) -> Request:
-        """Pull up to ``most``; what was granted over a connection that broke is lost to us."""
+        """Pull up to ``most``; what was granted over a connection that broke is lost to us, and the answer is None."""
 
         def send(session: native.ClientSession) -> int:
             scope: int | native.Scope = channel.number or channel.scope
@@ -110,7 +129,7 @@ class Asking:
                 scope, most, bytes_max=CLIENT_BATCH_BYTES, wait_ns=wait_ns, lease_ns=channel.lease_ns
             )
 
-        return Request("a lease", send, reply, broken="unknown")
+        return Request("a lease", send, reply, broken="lost")
 
     def call(self, method: str, arguments: Mapping[str, Any], reply: Reply) -> Request:
         """An administrative call."""
@@ -210,7 +229,10 @@ def settled_of(packet: native.Settled, order: Settle) -> Settled:
     published = [parts_of(each) for each in packet.published]
     lost = sum(refusal.run.count for refusal in refused)
     total = count_of(order) + sum(run.count for run, _ in order.extend)
-    return Settled(total - lost, refused, published, sum(len(ids) for _, ids in order.cancel))
+    cancelled = packet.cancelled
+    if cancelled is None:  # a server that does not say: as many as were named, at most
+        cancelled = sum(len(ids) for _, ids in order.cancel)
+    return Settled(total - lost, refused, published, cancelled)
 
 
 _LEASE_LOST: Final = native.number_of(BY_CODE["lease_lost"](""))

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 from headrace.calls import ConsumerPort, LeasedBatch, Run, Settle
 from headrace.client.appetite import Appetite
 from headrace.client.arguments import Duration, error_text, nack_detail, span_ns
-from headrace.client.hand import Hand, check_count, order_for, refusal_of
-from headrace.client.leased import DeliveryFields, Holding, HoldingRows
+from headrace.client.hand import Hand, check_count, extension_of, order_for, refusal_of
+from headrace.client.leased import DeliveryFields, Holding, HoldingRows, places_of
+from headrace.config import parse_duration_ns
 from headrace.errors import Closed, HeadraceError, InvalidArgument, LeaseLost
 from headrace.limits import (
     CLIENT_IDLE_NS,
@@ -170,6 +171,7 @@ class Consumer:
         self._real_ns = client.keeper.now_ns
         self._sent_ns = 0
         self._lost: HeadraceError | None = None
+        self._max_lease_ns: int | None = None  # asked for when a lease is first extended
         self._stopped = False
         self._closed = False
         self._unflushed = False
@@ -417,11 +419,22 @@ class Consumer:
         self._settle("release", deliveries, (None,))
 
     def extend(self, deliveries: Deliveries, by: Duration) -> None:
-        """Hold one or many for ``by`` from now on, and wait."""
+        """Hold one or many for ``by`` from now on, and wait.
+
+        A topic allows ``max_lease`` (12 hours) from now at most; ``lease_until`` says what it came to.
+        """
         by_ns = span_ns("by", by)
         if by_ns == 0:
             raise InvalidArgument("by is 0; extend by more than nothing, or release it")
-        self._settle("extend", deliveries, (by_ns,))
+        given = list(places_of(deliveries))
+        if self._max_lease_ns is None:
+            told = self.client.port.call("topic.show", namespace=self.client.namespace, topic=self.topic_name)
+            self._max_lease_ns = parse_duration_ns(told["settings"]["max_lease"])
+        self.send_gathered()
+        until_ns = self._now_ns() + min(by_ns, self._max_lease_ns)
+        self.settle(extension_of(given, by_ns))
+        with self._lock:
+            self._hand.extended(given, until_ns)
 
     def _settle(self, verb: str, deliveries: Deliveries, detail: tuple[object, ...] = ()) -> None:
         self.send_gathered()

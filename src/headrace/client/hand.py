@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 from weakref import WeakSet
 
 from headrace.calls import LeasedBatch, Refusal, Run, Settle, Settled
@@ -29,6 +29,10 @@ from headrace.limits import CLIENT_IDLE_NS, HELD_RUNS_MAX
 __all__ = ["Hand", "order_for", "refusal_of"]
 
 D = TypeVar("D", bound=DeliveryFields)
+
+
+Places: TypeAlias = Sequence[tuple[Holding, Sequence[int]]]
+"""Messages, as indexes by holding."""
 
 
 class _Waiting:
@@ -175,6 +179,13 @@ class Hand(Generic[D]):
     def let_go(self, delivery: D) -> None:
         self.held.pop(delivery, None)
 
+    def extended(self, given: Places, until_ns: int) -> None:
+        """Leases were extended by whoever has the messages; what is held is not renewed before it has to be."""
+        for holding, indexes in given:
+            holding.extended(indexes, until_ns)
+        for delivery in self.held:
+            self.held[delivery] = delivery._holding.deadline_of(delivery._index)
+
     @property
     def _idle_ns(self) -> int:
         return min(CLIENT_IDLE_NS, self._span_ns // 3) if self._span_ns else CLIENT_IDLE_NS
@@ -193,6 +204,7 @@ class Hand(Generic[D]):
             if deadline_ns <= due_ns:
                 self.held[delivery] = until_ns
                 holding, index = delivery._holding, delivery._index
+                holding.extended([index], until_ns)
                 if not holding.state[index]:
                     extend.append((Run(holding.partition, holding.lease_id, holding.offsets[index], 1), span_ns))
         release: Sequence[Run] = ()
@@ -294,9 +306,6 @@ def order_for(verb: str, deliveries: object, detail: tuple[object, ...] = ()) ->
     """One verb on a delivery, several, or an Arrow lot, as one order; marks them settled."""
     verdicts = Verdicts()
     given = list(places_of(deliveries))
-    if verb == "extend":
-        (by_ns,) = detail
-        return Settle(extend=[(run, by_ns) for holding, indexes in given for run in holding.runs(indexes)])  # type: ignore[misc]  # a span
     for holding, indexes in given:
         for index in indexes:
             if verb == "ack":
@@ -304,6 +313,11 @@ def order_for(verb: str, deliveries: object, detail: tuple[object, ...] = ()) ->
             else:
                 verdicts.other(verb, holding, index, detail[0] if len(detail) == 1 else detail)
     return verdicts.take() or Settle()
+
+
+def extension_of(given: Places, by_ns: int) -> Settle:
+    """More time for messages."""
+    return Settle(extend=[(run, by_ns) for holding, indexes in given for run in holding.runs(indexes)])
 
 
 def refusal_of(settled: Settled) -> HeadraceError | None:

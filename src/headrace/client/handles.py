@@ -34,6 +34,7 @@ from headrace.client.arguments import (
     shown,
     span_ns,
     whole,
+    yes_or_no,
 )
 from headrace.client.consumer import Consumer, Delivery
 from headrace.client.keeper import Keeper
@@ -41,11 +42,13 @@ from headrace.client.message import Message
 from headrace.client.outgoing import batches_of, one_batch
 from headrace.client.published import Published, PublishedMany, published, single_place
 from headrace.client.replay import Replay, ReplayPlan
+from headrace.client.settings import written
 from headrace.client.settling import AtomicOrder, SettledTogether
 from headrace.clock import Clock, SystemClock
+from headrace.config import GroupConfig, TopicConfig
 from headrace.errors import Closed, InvalidArgument, NotAllowed
 from headrace.limits import CLIENT_PUBLISHER_LINGER_NS, CLIENT_WINDOW, PARTITIONS_MAX
-from headrace.names import DEFAULT_GROUP, DEFAULT_NAMESPACE, check_group_name, check_topic_name
+from headrace.names import DEFAULT_GROUP, DEFAULT_NAMESPACE, check_consumer_name, check_group_name, check_topic_name
 
 if TYPE_CHECKING:
     from headrace.client.publisher import Publisher
@@ -59,7 +62,7 @@ F = TypeVar("F", bound="Handler")
 
 def consumer_name(name: str | None) -> str:
     """The name of a consumer; one that nobody else has when none is given."""
-    return f"c-{secrets.token_hex(6)}" if name is None else check_group_name(name)
+    return f"c-{secrets.token_hex(6)}" if name is None else check_consumer_name(name)
 
 
 def group_options(
@@ -71,10 +74,10 @@ def group_options(
     settings: Mapping[str, Any],
 ) -> dict[str, Any]:
     """What a new group is to be like."""
-    options = dict(settings)
+    options = written(GroupConfig, settings)
     if any(given is not None for given in (start, offset, offsets, time)):
         options["start"] = start_argument(start, offset, offsets, time)
-    if not durable:
+    if not yes_or_no("durable", durable):
         options["durable"] = False
     return options
 
@@ -151,7 +154,7 @@ class Headrace(BrokerCalls):
         headrace.errors.DuplicateConflict: topic 'orders' exists with partitions = 6, not 4; ...
         """
         self._check_open()
-        given = {**settings}
+        given = written(TopicConfig, settings)
         if partitions is not None:
             given["partitions"] = partitions
         if ordering is not None:
@@ -411,8 +414,10 @@ class Topic(TopicCalls):
     def publish_many(self, values: Any, *, partition: int = BY_KEY) -> PublishedMany:
         """Publish values, messages or the rows of an Arrow table; durable when it returns.
 
-        Large amounts leave as several batches, each durable as a whole; when one is refused, the error is raised once
-        those before it are durable.
+        Large amounts leave as several batches, each stored whole in one durable round or not at all; when one is
+        refused, the error is raised once those before it are durable; some behind it may be stored, too. So a batch
+        that finds too little room in the topic (``max_depth``) is refused as a whole: `QueueFull`, or `LimitExceeded`
+        where it could never fit. Fewer values at a time, or a `publisher`, get in what there is room for.
         """
         port, namespace, name = self._client._port, self._namespace, self.name
         checked_partition(partition)

@@ -31,6 +31,7 @@ class Holding:
 
     __slots__ = (
         "__weakref__",
+        "_extended",
         "_renewals",
         "_values",
         "attempts",
@@ -57,6 +58,7 @@ class Holding:
         self._values: list[bytes] | None = None
         self._renewals: list[tuple[int, int]] = []
         self.renewing_ns = 0  # the deadline that was asked for
+        self._extended: dict[int, int] | None = None
 
     def value(self, index: int) -> bytes:
         values = self._values
@@ -78,8 +80,16 @@ class Holding:
             renewals.pop()
         renewals.append((start, deadline_ns))
 
+    def extended(self, indexes: Iterable[int], deadline_ns: int) -> None:
+        """The lease of single messages was extended."""
+        if self._extended is None:
+            self._extended = {}
+        self._extended.update(dict.fromkeys(indexes, deadline_ns))
+
     def deadline_of(self, index: int) -> int:
         """When the lease of one message runs out, as far as is known here."""
+        if self._extended is not None and index in self._extended:
+            return self._extended[index]
         for start, deadline_ns in reversed(self._renewals):
             if start <= index:
                 return deadline_ns
@@ -279,7 +289,7 @@ class DeliveryFields(MessageFields):
 
     @property
     def lease_until(self) -> datetime:
-        """When the lease runs out unless it is extended."""
+        """When the lease runs out; `extend` and renewals move it, by ``max_lease`` from then at most."""
         return moment(self._holding.deadline_of(self._index))  # type: ignore[return-value]  # a lease has an end
 
     @property

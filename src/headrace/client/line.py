@@ -15,6 +15,9 @@ Rules:
 - Requests leave in the order they were asked; what is asked again keeps its place.
 - A producer has at most CLIENT_PRODUCER_WINDOW batches under way, so that the broker still knows each when it comes
   again.
+- What is under way each time the connection breaks may be what breaks it. After CLIENT_BREAKS_ALONE breaks it is asked
+  with nothing beside it, so that it takes no other request along; after CLIENT_BREAKS_MAX with nothing else answered in
+  between, or CLIENT_BREAKS_IN_ALL_MAX in all, it fails.
 - Nobody waits longer than the outage allowed: what waits for a connection fails when it has been gone that long.
 - A server that refuses us (a token, a version, a broken frame) ends the line: every request fails with that error.
 - After GOAWAY nothing new is asked on that connection; it is closed once what is under way and what is held is settled.
@@ -30,10 +33,14 @@ from headrace import errors
 from headrace.batch import HIGHEST_LIMITS, Batch
 from headrace.calls import LeasedBatch, Run
 from headrace.limits import (
+    CLIENT_BREAKS_ALONE,
+    CLIENT_BREAKS_IN_ALL_MAX,
+    CLIENT_BREAKS_MAX,
     CLIENT_CREDIT_BYTES,
     CLIENT_IDLE_NS,
     CLIENT_OVERLOADED_NS,
     CLIENT_PRODUCER_WINDOW,
+    CLIENT_RECONNECT_NS_MAX,
     HELD_RUNS_MAX,
     SECOND_NS,
 )
@@ -60,11 +67,23 @@ class Request:
     """Something asked. ``send`` writes it into a session and returns its correlation; it may be called again.
 
     ``broken`` says what becomes of it when the connection breaks while it is under way: "again" (twice does no harm),
-    "unknown" (it fails: it may have happened), "forget" (nobody waits for it). ``refused_now`` is told that the server
-    had no room for it, before it is sent again.
+    "unknown" (it fails: it may have happened), "lost" (its answer is None), "forget" (nobody waits for it).
+    ``refused_now`` is told that the server had no room for it, before it is sent again.
     """
 
-    __slots__ = ("asked_ns", "broken", "number", "publishes", "refused_now", "reply", "send", "what")
+    __slots__ = (
+        "answers_then",
+        "asked_ns",
+        "breaks",
+        "breaks_in_all",
+        "broken",
+        "number",
+        "publishes",
+        "refused_now",
+        "reply",
+        "send",
+        "what",
+    )
 
     def __init__(
         self,
@@ -72,7 +91,7 @@ class Request:
         send: Callable[[native.ClientSession], int],
         reply: Reply,
         *,
-        broken: Literal["again", "unknown", "forget"] = "again",
+        broken: Literal["again", "unknown", "lost", "forget"] = "again",
         publishes: bool = False,
         refused_now: Callable[[], None] | None = None,
     ) -> None:
@@ -84,6 +103,16 @@ class Request:
         self.refused_now = refused_now
         self.number = 0
         self.asked_ns = 0
+        self.breaks = 0  # of connections while it was under way, with nothing else answered in between
+        self.breaks_in_all = 0
+        self.answers_then = -1  # of the line, at the last of them
+
+    def broke(self, answers: int) -> bool:
+        """The connection broke while it was under way; whether that was once too often."""
+        self.breaks = self.breaks + 1 if answers == self.answers_then else 1
+        self.answers_then = answers
+        self.breaks_in_all += 1
+        return self.breaks >= CLIENT_BREAKS_MAX or self.breaks_in_all >= CLIENT_BREAKS_IN_ALL_MAX
 
 
 class Channel:
@@ -360,6 +389,8 @@ class Line:
         self.closing = False
         self.connections = 0
         self.trouble = ""
+        self.worked = False
+        """Whether the last connection was good for something: it answered what was asked, or stood for a while."""
         self._client = client
         self._token = token
         self._namespace = namespace
@@ -370,11 +401,26 @@ class Line:
         self._publishing = 0
         self._later: list[tuple[int, Request]] = []
         self._numbers = 0
+        self._answers = 0
+        self._alone: Request | None = None  # under way, and nothing may be beside it
+        self._up_since_ns = 0
+        self._resubscribing: dict[Channel, Request] = {}
         self._channels: dict[int, Channel] = {}  # by subscription
         self._standing: list[Channel] = []
         self._look_ns: int | None = None  # when something may have lain in a channel for too long
+        self._looks_earlier = False
 
     # -- asking ------------------------------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is anybody who would want to know what comes: a consumer, a request under way or waiting."""
+        return bool(self._standing or self._under_way or self._queue or self._later)
+
+    @property
+    def lone(self) -> bool:
+        """Whether one request is under way, and nothing else would want to know what comes."""
+        return len(self._under_way) == 1 and not (self._standing or self._queue or self._later)
 
     def ask(self, request: Request) -> None:
         """Have it sent when it can be; ``reply`` is called exactly once."""
@@ -389,11 +435,14 @@ class Line:
 
     def _send_queue(self) -> None:
         session, queue = self.session, self._queue
-        if not self.up or session is None:
+        if not self.up or session is None or self._alone is not None:
             return
         while queue and session.requests_free > 0:
             request = queue[0]
             if request.publishes and self._publishing >= CLIENT_PRODUCER_WINDOW:
+                return
+            suspect = request.breaks_in_all >= CLIENT_BREAKS_ALONE
+            if suspect and self._under_way:
                 return
             try:
                 correlation = request.send(session)
@@ -406,6 +455,9 @@ class Line:
             queue.popleft()
             self._under_way[correlation] = request
             self._publishing += request.publishes
+            if suspect:
+                self._alone = request
+                return
 
     def _put_back(self, requests: list[Request]) -> None:
         """To the front of the queue, in their order."""
@@ -424,7 +476,7 @@ class Line:
         session = self.session
         if session is None or not (self.up and channel.number and session.welcome):
             return False
-        if native.FEATURE_WITHDRAW not in session.welcome.features:
+        if native.WITHDRAW not in session.welcome.features:
             return False
         try:
             return session.send_withdraw(channel.number)
@@ -457,7 +509,7 @@ class Line:
         if welcome is None:
             raise errors.Closed("no WELCOME yet")
         options = dict(channel.options)
-        if channel.stands and native.FEATURE_HELD in welcome.features:
+        if channel.stands and native.HELD in welcome.features:
             held = self._held_as(channel.scope)
             if held is not None:
                 options["held"] = held
@@ -491,14 +543,22 @@ class Line:
             return self._subscribe(session, channel)
 
         def answered(packet: Any) -> None:
+            self._resubscribing.pop(channel, None)
             if not isinstance(packet, errors.HeadraceError):
                 channel.auto_ack = _says_auto_ack(packet)
             elif not isinstance(packet, errors.AlreadyExists):
                 channel.error = channel.error or packet
+                if channel in self._standing:
+                    self._standing.remove(channel)
             channel.changed()
 
         request = Request("a subscription", send, answered, broken="forget")
         request.asked_ns = self.now_ns()
+        before = self._resubscribing.get(channel)
+        if before is not None:
+            request.breaks, request.breaks_in_all = before.breaks, before.breaks_in_all
+            request.answers_then = before.answers_then
+        self._resubscribing[channel] = request
         self._queue.appendleft(request)
 
     def close_channel(self, channel: Channel, reply: Reply) -> None:
@@ -507,6 +567,7 @@ class Line:
             reply(None)
             return
         self._standing.remove(channel)
+        self._resubscribing.pop(channel, None)
         number = channel.number
         if not number or not self.up:
             reply(None)  # its subscription ended with its connection
@@ -524,6 +585,7 @@ class Line:
         """What lies in the channels becomes too old at this time."""
         if self._look_ns is None or at_ns < self._look_ns:
             self._look_ns = at_ns
+            self._looks_earlier = True
 
     def release(self, channel: Channel, runs: Sequence[native.ReceiptRun]) -> None:
         """Give back what was leased to a channel and not handed out."""
@@ -551,7 +613,6 @@ class Line:
             client=self._client,
             token=self._token,
             namespace=self._namespace,
-            features=(native.FEATURE_HELD, native.FEATURE_WITHDRAW),
             now_ns=self.now_ns(),
         )
 
@@ -579,6 +640,18 @@ class Line:
         """What to write."""
         session = self.session
         return [] if session is None else session.outgoing()
+
+    @property
+    def due_earlier(self) -> bool:
+        """Whether `next_due_ns` may be earlier than when it was last asked for and ``due_seen``; mostly it is later."""
+        session = self.session
+        earlier = session is None or session.due_earlier or self._looks_earlier
+        return earlier or bool(self._later) or self._down_since_ns is not None
+
+    def due_seen(self) -> None:
+        self._looks_earlier = False
+        if self.session is not None:
+            self.session.due_earlier = False
 
     def next_due_ns(self) -> int | None:
         """When `on_due` wants to be called."""
@@ -631,6 +704,7 @@ class Line:
             if self.session is not None and self.session.close_planned is None:
                 self.session.send_close()
             self._end_all(error or errors.Closed("the client was closed while a request was under way"))
+            self.failure = error or errors.Closed("this client is closed; open or connect another one")
 
     def _end_all(self, error: errors.HeadraceError) -> None:
         self.failure = self.failure or error
@@ -647,7 +721,9 @@ class Line:
 
     def _react(self, session: native.ClientSession) -> None:
         for event in session.events():
-            if isinstance(event, native.Deliveries):
+            if type(event) is native.Published:
+                self._answered(event)
+            elif isinstance(event, native.Deliveries):
                 channel = self._channels.get(event.subscription)
                 if channel is not None:
                     channel.put(event, self.now_ns(), pushed=True)
@@ -669,6 +745,8 @@ class Line:
 
     def _welcomed(self) -> None:
         self.up = True
+        self.worked = False
+        self._up_since_ns = self.now_ns()
         self._down_since_ns = None
         self.trouble = ""
         for channel in reversed(self._standing):
@@ -679,6 +757,11 @@ class Line:
         request = self._under_way.pop(packet.correlation, None)
         if request is None:
             return
+        if request is self._alone:
+            self._alone = None
+        if request.broken != "forget":
+            self._answers += 1
+            self.worked = True
         self._publishing -= request.publishes
         if not isinstance(packet, native.Error):
             request.reply(packet)
@@ -715,7 +798,10 @@ class Line:
 
     def _lost(self, closed: native.Closed) -> None:
         """The connection is over."""
+        stood_ns = self.now_ns() - self._up_since_ns if self.up else 0
+        self.worked = self.up and (self.worked or stood_ns >= CLIENT_RECONNECT_NS_MAX)
         self.session = None
+        self._alone = None
         self.up = False
         if self._down_since_ns is None:
             self._down_since_ns = self.now_ns()
@@ -729,7 +815,9 @@ class Line:
             self._put_back(under_way)
             self._end_all(closed.error)
             return
-        self._put_back([request for request in under_way if request.broken == "again"])
+        announced = closed.error is None or isinstance(closed.error, errors.Draining)
+        hopeless = [] if announced else [each for each in under_way if each.broke(self._answers)]
+        self._put_back([each for each in under_way if each.broken == "again" and each not in hopeless])
         for channel in self._standing:
             channel.start_over()
             channel.changed()
@@ -738,6 +826,16 @@ class Line:
                 request.reply(
                     errors.Closed(
                         f"the connection to {self.where} broke during {request.what}; whether it happened is unknown"
+                    )
+                )
+            elif request.broken == "lost":
+                request.reply(None)
+            elif request in hopeless:
+                request.reply(
+                    errors.Closed(
+                        f"the connection to {self.where} broke {request.breaks_in_all} times, each time while "
+                        f"{request.what} was under way ({self.trouble}); it is not asked again, and whether it "
+                        "happened is unknown"
                     )
                 )
 

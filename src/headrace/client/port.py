@@ -2,6 +2,19 @@
 
 One lock guards the line. Whoever asks writes what it can at once, in its own thread; a thread of the port reads,
 connects, and writes what did not fit into the socket. Nobody ever blocks in a send.
+
+A lone caller. One who asks and waits, again and again, would pay for two switches between threads with every answer, as
+much as a quick disk takes for its sync. So the one who waits may read the socket itself:
+
+    thread reads ──an answer came for a lone caller──► parked ──CLIENT_PARKED_NS without a caller──► thread reads
+                                                       │    ▲
+                                     a caller who waits│    │has its answer
+                                                       ▼    │
+                                                      leading ──something else is under way, or the end──► thread reads
+
+While it is parked the thread sleeps on its own pair of sockets and does what is due; nobody reads then, which is why it
+lasts for a moment only and never while there is a consumer or an answer that nobody waits for. ``_parked`` and
+``_leading`` are written with the lock held.
 """
 
 from __future__ import annotations
@@ -36,7 +49,9 @@ from headrace.errors import Closed, HeadraceError, LeaseLost, TimedOut, from_cod
 from headrace.limits import (
     CLIENT_CONNECT_TIMEOUT_NS,
     CLIENT_GOODBYE_NS,
+    CLIENT_LEAD_NS,
     CLIENT_OUTAGE_NS_MAX,
+    CLIENT_PARKED_NS,
     CLIENT_RECEIVE_BYTES,
     CLIENT_RECONNECT_NS,
     CLIENT_RECONNECT_NS_MAX,
@@ -82,24 +97,30 @@ def open_port(
 
 
 class _Answer:
-    """What a request came to, once it has come to it."""
+    """What a request came to, once it has come to it. Put, with the port's lock held, by whoever reads."""
 
-    __slots__ = ("_came", "_value")
+    __slots__ = ("_came", "_port", "_value", "is_there")
 
-    def __init__(self) -> None:
-        self._came = Event()
+    def __init__(self, port: NetworkPort) -> None:
+        self._port = port
+        self._came: Event | None = None
         self._value: Any = None
+        self.is_there = False
 
     def put(self, value: Any) -> None:
         self._value = value
-        self._came.set()
+        self.is_there = True
+        if self._came is not None:
+            self._came.set()
 
-    @property
-    def is_there(self) -> bool:
-        return self._came.is_set()
+    def coming(self) -> Event:
+        """What is set when it comes; with the port's lock held."""
+        if self._came is None:
+            self._came = Event()
+        return self._came
 
     def get(self, timeout: float | None = None, what: str = "the request") -> Any:
-        if not self._came.wait(timeout):
+        if not self.is_there and not self._port.wait_for(self, timeout):
             raise TimedOut(f"{what} was not answered within {timeout:g}s; it may still happen")
         return answer_or_raise(self._value)
 
@@ -147,20 +168,30 @@ class NetworkPort:
         self._wakened.setblocking(False)
         self._waker.setblocking(False)
         self._closing = False
+        self._reading: socket.socket | None = None  # the same socket, for who leads: it may wait in it
+        self._parked = False
+        self._leading = False
+        self._lone_calls = 0
+        self._lone_calls_seen = 0
         self._thread = Thread(target=self._run, name="headrace-network", daemon=True)
         self._thread.start()
 
     # -- the calls ---------------------------------------------------------------------------------------------------
 
     def publish(self, namespace: str, topic: str, partition: int, batch: Batch) -> list[Part]:
-        return self.publish_begin(namespace, topic, partition, batch).result()
+        answer = _Answer(self)
+        self._ask(self._asking.publish(namespace, topic, partition, batch, answer.put))
+        return parts_of(answer.get())
 
     def publish_value(self, namespace: str, topic: str, value: bytes, key: bytes | None) -> Place:
         return place_of(self.publish(namespace, topic, BY_KEY, encode_plain(value, key)))
 
     def publish_begin(self, namespace: str, topic: str, partition: int, batch: Batch) -> _PendingPublish:
-        answer = _Answer()
-        self._ask(self._asking.publish(namespace, topic, partition, batch, answer.put))
+        answer = _Answer(self)
+        with self._lock:
+            self._ask(self._asking.publish(namespace, topic, partition, batch, answer.put))
+            if self._parked and not self._leading:
+                self._wake()  # nobody may come to wait for it
         return _PendingPublish(answer)
 
     def consumer(
@@ -177,7 +208,7 @@ class NetworkPort:
         return NetworkConsumer(self, self._asking, namespace, topic, group, consumer, lease_ns, prefetch, options)
 
     def settle(self, namespace: str, topic: str, group: str, order: Settle) -> Settled:
-        answer = _Answer()
+        answer = _Answer(self)
         self._ask(self._asking.settle(namespace, topic, group, order, answer.put))
         settled = settled_of(answer.get(), order)
         with self._lock:
@@ -185,7 +216,7 @@ class NetworkPort:
         return settled
 
     def call(self, method: str, **arguments: Any) -> Any:
-        answer = _Answer()
+        answer = _Answer(self)
         self._ask(self._asking.call(method, arguments, answer.put))
         return result_of(method, answer.get())
 
@@ -199,6 +230,56 @@ class NetworkPort:
         """What guards the line."""
         return self._lock
 
+    # -- waiting -----------------------------------------------------------------------------------------------------
+
+    def wait_for(self, answer: _Answer, timeout: float | None) -> bool:
+        """Until an answer is there; False when it took longer than ``timeout`` seconds."""
+        until_ns = None if timeout is None else self.now_ns() + int(timeout * SECOND_NS)
+        while True:
+            with self._lock:
+                if answer.is_there:
+                    return True
+                if self.line.lone:
+                    self._lone_calls += 1
+                reading = self._reading if self._parked and not self._leading else None
+                self._leading = self._leading or reading is not None
+                coming = answer.coming() if reading is None else None
+            if reading is not None and not self._lead(reading, answer, until_ns):
+                return answer.is_there
+            if coming is not None:
+                return coming.wait(None if until_ns is None else max(0, until_ns - self.now_ns()) / SECOND_NS)
+
+    def _lead(self, reading: socket.socket, answer: _Answer, until_ns: int | None) -> bool:
+        """Read until the answer is there; then, or when it is somebody else's turn to read, the lead is given up. False
+        when time is up."""
+        try:
+            while True:
+                try:
+                    data: bytes | None = reading.recv(CLIENT_RECEIVE_BYTES)
+                except TimeoutError:
+                    data = None
+                except OSError:
+                    data = b""  # the thread finds out why
+                with self._lock:
+                    if data is not None and reading is self._reading:
+                        if data:
+                            self._received(data)
+                            self.flush()
+                        else:
+                            self._parked = False
+                    if answer.is_there or not self._parked or reading is not self._reading:
+                        return True
+                    if until_ns is not None and self.now_ns() >= until_ns:
+                        return False
+        finally:
+            with self._lock:
+                self._leading = False
+                if not self._parked or self.line.busy or self.line.session is None:
+                    self._parked = False
+                    self._wake()
+                if reading is not self._reading:
+                    self._state.notify_all()  # the thread waits to close it
+
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
@@ -208,7 +289,8 @@ class NetworkPort:
         buffers = self.line.outgoing()
         if buffers:
             self._write(self._bytes.seal(buffers))
-        self._change_due()
+        if self.line.due_earlier:
+            self._change_due()
 
     def _write(self, data: bytes) -> None:
         if self._unsent:
@@ -228,6 +310,7 @@ class NetworkPort:
 
     def _change_due(self) -> None:
         """The thread sleeps until what was due when it went to sleep; wake it when something is due earlier."""
+        self.line.due_seen()
         due_ns = self.line.next_due_ns()
         if due_ns is not None and due_ns < self._sleeps_until_ns:
             self._wake()
@@ -275,40 +358,55 @@ class NetworkPort:
             self.line.on_due()
 
     def _converse(self, found: socket.socket) -> bool:
-        """Speak over a socket until it ends; was the server there?"""
+        """Speak over a socket until it ends; was that of any use?"""
         with self._lock:
             self._socket = found
             self._unsent = bytearray()
             self._bytes = Plain() if self._context is None else Secured(self._context, self.address.host)
+            self._reading = found.dup()
+            self._reading.settimeout(CLIENT_LEAD_NS / SECOND_NS)
             self._write(self._bytes.begin())
             self.line.connected()
             self.flush()
-        reason = ""
-        welcomed = False
-        with selectors.DefaultSelector() as selector:
+        reading, reason = self._reading, ""
+        with selectors.DefaultSelector() as selector, selectors.DefaultSelector() as parked:
+            parked.register(self._wakened, _READ)
             selector.register(self._wakened, _READ)
             selector.register(found, _READ)
             try:
                 while self.line.session is not None:
-                    self._wait(selector, found)
-                    welcomed = welcomed or self.line.up
+                    self._wait(selector, parked, found)
             except OSError as error:
                 reason = _reason(error, self.address)
         with self._lock:
+            self._parked = False
+            self._reading = None
             self.line.ended(reason)
             self._socket = None
             self._unsent = bytearray()
             self._state.notify_all()
+        with contextlib.suppress(OSError):
+            found.shutdown(socket.SHUT_RDWR)  # whoever leads returns
         found.close()
-        return welcomed
+        with self._lock:
+            while self._leading:
+                self._state.wait()
+        reading.close()
+        return self.line.worked
 
-    def _wait(self, selector: selectors.BaseSelector, found: socket.socket) -> None:
+    def _wait(self, selector: selectors.BaseSelector, parked: selectors.BaseSelector, found: socket.socket) -> None:
         with self._lock:
             due_ns = self.line.next_due_ns()
             now_ns = self.now_ns()
             self._sleeps_until_ns = now_ns + 3600 * SECOND_NS if due_ns is None else due_ns
-            selector.modify(found, _BOTH if self._unsent else _READ)
-        events = selector.select(max(0, self._sleeps_until_ns - now_ns) / SECOND_NS)
+            self._parked = self._leading or self._may_park()
+            wait_ns = self._sleeps_until_ns - now_ns
+            if self._parked:
+                wait_ns = min(wait_ns, CLIENT_PARKED_NS)
+            else:
+                selector.modify(found, _BOTH if self._unsent else _READ)
+            events_of = parked if self._parked else selector
+        events = events_of.select(max(0, wait_ns) / SECOND_NS)
         readable = writable = False
         for key, mask in events:
             if key.fileobj is found:
@@ -327,6 +425,13 @@ class NetworkPort:
             if self.now_ns() >= self._sleeps_until_ns:
                 self.line.on_due()
             self.flush()
+
+    def _may_park(self) -> bool:
+        """Whether to leave the socket to callers for a moment: there was a lone one since this was last asked, and
+        nothing that comes now would be for anybody else."""
+        came = self._lone_calls != self._lone_calls_seen
+        self._lone_calls_seen = self._lone_calls
+        return came and not self._unsent and not self.line.busy and self.line.up and self._reading is not None
 
     def _received(self, data: bytes) -> None:
         was_up = self.line.up
@@ -409,7 +514,7 @@ class NetworkConsumer:
         self._refusal: HeadraceError | None = None
         self._interrupted = False
         self._closed = False
-        answer = _Answer()
+        answer = _Answer(port)
         with port.lock:
             self._line.open_channel(self._channel, answer.put)
             port.flush()
@@ -467,16 +572,16 @@ class NetworkConsumer:
 
     def _pulled(self, answer: Any) -> None:
         self._pulling = False
-        if not isinstance(answer, HeadraceError):
-            self._pull_again = not self._channel.put(answer, self._port.now_ns(), pushed=False)
-        elif not isinstance(answer, Closed) or self._line.failure is not None:
+        if isinstance(answer, HeadraceError):
             self._channel.error = self._channel.error or answer
+        elif answer is not None:
+            self._pull_again = not self._channel.put(answer, self._port.now_ns(), pushed=False)
         else:
             self._pull_again = True  # its connection broke, and what it brought came to nobody
         self._changed.notify_all()
 
     def settle(self, order: Settle) -> Settled:
-        answer = _Answer()
+        answer = _Answer(self._port)
         self._send(order, answer.put)
         return settled_of(answer.get(), order)
 
@@ -539,7 +644,7 @@ class NetworkConsumer:
         try:
             self.flush()
         finally:
-            answer = _Answer()
+            answer = _Answer(self._port)
             with self._port.lock:
                 self._line.close_channel(self._channel, answer.put)
                 self._port.flush()

@@ -13,11 +13,12 @@ from headrace.batch import Batch
 from headrace.calls import LeasedBatch
 from headrace.client.arguments import Instant, instant_ns, whole
 from headrace.client.leased import Holding, MessageFields
+from headrace.errors import InvalidArgument
+from headrace.limits import OFFSET_MAX
 
 __all__ = ["AsyncReplay", "Record", "Replay", "ReplayPlan"]
 
 _PAGE: Final = 100_000
-_OFFSET_MAX: Final = (1 << 63) - 1
 
 
 class Record(MessageFields):
@@ -59,15 +60,22 @@ class ReplayPlan:
         if to_time is not None:
             first["to_time_ns"] = instant_ns("to_time", to_time)
         if from_offset is not None:
-            first["from_offset"] = whole("from_offset", from_offset, 0, _OFFSET_MAX)
+            first["from_offset"] = whole("from_offset", from_offset, 0, OFFSET_MAX)
         if to_offset is not None:
-            first["to_offset"] = whole("to_offset", to_offset, 0, _OFFSET_MAX)
+            first["to_offset"] = whole("to_offset", to_offset, 0, OFFSET_MAX)
         if partition is not None:
-            first["partition"] = whole("partition", partition, 0, _OFFSET_MAX)
+            first["partition"] = whole("partition", partition, 0, OFFSET_MAX)
         self.topic = topic
-        self._left = limit if limit is None else whole("limit", limit, 1, _OFFSET_MAX)
+        self._left = limit if limit is None else whole("limit", limit, 1, OFFSET_MAX)
         self._first: dict[str, Any] | None = first
         self._rest: list[tuple[int, int, int]] = []
+        self._begun = False
+
+    def begin(self) -> None:
+        """It is read from now on, and once only: what was read is not kept."""
+        if self._begun:
+            raise InvalidArgument(f"this replay of {self.topic!r} was read already; ask topic.read(…) for another one")
+        self._begun = True
 
     def next(self) -> dict[str, Any] | None:
         """The arguments of the next call, or None at the end."""
@@ -106,7 +114,8 @@ def _records(source: _Source, partition: int, batch: Batch) -> Iterator[Record]:
 
 
 class Replay:
-    """The messages of a log, read as they are asked for. Iterate it, or take it as columns.
+    """The messages of a log, read as they are asked for. Iterate it, or take it as columns: once, the second time is an
+    error (ask ``topic.read`` again, which reads again).
 
     >>> import headrace
     >>> with headrace.open(":memory:") as hr:
@@ -122,6 +131,7 @@ class Replay:
 
     def batches(self) -> Iterator[tuple[int, Batch]]:
         """(partition, batch) one after another."""
+        self._plan.begin()
         while (arguments := self._plan.next()) is not None:
             yield from self._plan.take(self._call("read", **arguments))
 
@@ -131,7 +141,7 @@ class Replay:
             yield from _records(source, partition, batch)
 
     def to_arrow(self) -> Any:
-        """Everything that is left as one pyarrow.Table."""
+        """All of it as one pyarrow.Table."""
         from headrace.client.tables import table_of
 
         return table_of((partition, batch, None) for partition, batch in self.batches())
@@ -146,6 +156,7 @@ class AsyncReplay:
 
     async def batches(self) -> AsyncIterator[tuple[int, Batch]]:
         """(partition, batch) one after another."""
+        self._plan.begin()
         while (arguments := self._plan.next()) is not None:
             for found in self._plan.take(await self._call("read", **arguments)):
                 yield found
@@ -157,7 +168,7 @@ class AsyncReplay:
                 yield record
 
     async def to_arrow(self) -> Any:
-        """Everything that is left as one pyarrow.Table."""
+        """All of it as one pyarrow.Table."""
         from headrace.client.tables import table_of
 
         return table_of([(partition, batch, None) async for partition, batch in self.batches()])

@@ -19,13 +19,14 @@ from headrace.client.arguments import Duration, whole
 from headrace.client.consumer import Consumer, Delivery
 from headrace.errors import HeadraceError, InvalidArgument
 from headrace.limits import CLIENT_WORKER_STOP_NS, PREFETCH_MAX, SECOND_NS, WORKER_CONCURRENCY_MAX
+from headrace.names import check_topic_name
 
 if TYPE_CHECKING:
     import asyncio
 
     from headrace.client.handles import Headrace
 
-__all__ = ["Handler", "Workers", "name_of"]
+__all__ = ["Handler", "Workers", "check_topic_of", "name_of"]
 
 Handler: TypeAlias = Callable[[Any], Any]
 F = TypeVar("F", bound=Handler)
@@ -35,6 +36,15 @@ _log = logging.getLogger("headrace.worker")
 def name_of(handler: Handler) -> str:
     """What the log calls it."""
     return getattr(handler, "__qualname__", repr(handler))
+
+
+def check_topic_of(topic: object) -> None:
+    """A worker says whose messages it handles; the decorator without parentheses gives the function for the topic."""
+    if callable(topic):
+        raise InvalidArgument(
+            f'a worker needs a topic: write @hr.worker("topic") above {name_of(topic)}, not @hr.worker alone'
+        )
+    check_topic_name(topic)
 
 
 class _Worker:
@@ -101,6 +111,7 @@ class Workers:
         options: dict[str, Any],
     ) -> Callable[[F], F]:
         """The decorator behind ``client.worker``."""
+        check_topic_of(topic)
         whole("concurrency", concurrency, 1, WORKER_CONCURRENCY_MAX)
         if prefetch is not None:
             whole("prefetch", prefetch, 1, PREFETCH_MAX)

@@ -26,6 +26,7 @@ __all__ = ["Choice", "Duration", "Flag", "Kind", "Lanes", "Optional", "Plain", "
 
 _TRUE: Final = frozenset({"true", "yes", "on", "1"})
 _FALSE: Final = frozenset({"false", "no", "off", "0"})
+_NOTHING: Final = frozenset({"none", "null"})
 _INT64_MAX: Final = (1 << 63) - 1
 
 
@@ -205,19 +206,20 @@ class Choice:
 
 
 class Text:
-    """Any short text, or one that a check accepts; ``empty`` allows none at all (held as an empty text)."""
+    """Any short text, or one that a check accepts; ``empty`` allows none at all (written ``none``, held as an empty
+    text)."""
 
     __slots__ = ("check", "empty", "expected")
 
     def __init__(
         self, expected: str = "text", *, empty: bool = False, check: Callable[[str], object] | None = None
     ) -> None:
-        self.expected = f"{expected}, or nothing" if empty else expected
+        self.expected = f"{expected}, or none" if empty else expected
         self.empty = empty
         self.check = check
 
     def parse(self, value: object) -> str:
-        if value is None and self.empty:
+        if self.empty and (value is None or (isinstance(value, str) and value.strip().lower() in _NOTHING)):
             return ""
         if isinstance(value, str) and self.fits(value):
             return value
@@ -339,5 +341,8 @@ class Optional:
 
 def shown(value: object) -> str:
     """A value in a message: short, on one line."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:
+        text = "a number of thousands of digits"  # which Python does not write
     return text if len(text) <= 80 else f"{text[:80]}…"

@@ -49,13 +49,16 @@ def load_server_config(
     file: Path | None = None,
     environment: Mapping[str, str] | None = None,
     flags: Mapping[str, object] | None = None,
+    more: Iterable[Assignment] = (),
 ) -> Loaded:
-    """The settings of a server process. ``flags`` maps keys to what was given on the command line (None: not given)."""
+    """The settings of a server process. ``flags`` maps keys to what was given on the command line (None: not given),
+    ``more`` is what was given there as ``--set``."""
     assignments: list[Assignment] = []
     if file is not None:
         assignments += yaml_assignments(_read(file), str(file))
     assignments += environment_assignments(environment or {})
     assignments += [Assignment(key, value, flag_name(key)) for key, value in (flags or {}).items() if value is not None]
+    assignments += more
     config = apply(ServerConfig(), assignments)
     origins = dict.fromkeys(settings_of(ServerConfig), DEFAULT_ORIGIN)
     origins.update((assignment.key, assignment.where) for assignment in assignments)

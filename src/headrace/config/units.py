@@ -61,7 +61,8 @@ def parse_duration_ns(value: str | float) -> int:
         if text.replace(".", "", 1).isdecimal():
             raise InvalidArgument(f"{value!r} has no unit; write {text}s for seconds or {text}ms for milliseconds")
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        raise InvalidArgument(f"{value!r} has no unit; write '{value}s' for seconds or '{value}ms' for milliseconds")
+        number = _shown(value)
+        raise InvalidArgument(f"{number} has no unit; write '{number}s' for seconds or '{number}ms' for milliseconds")
     raise InvalidArgument(f"{_shown(value)} is not {DURATION_EXPECTED}")
 
 
@@ -113,5 +114,8 @@ def format_size(size_bytes: int) -> str | int:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:
+        text = "a number of thousands of digits"  # which Python does not write
     return text if len(text) <= _TEXT_CHARS_MAX else f"{text[:_TEXT_CHARS_MAX]}…"

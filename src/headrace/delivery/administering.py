@@ -14,6 +14,7 @@ from headrace.delivery.commands import Outcome, refuse
 from headrace.delivery.members import reassigned
 from headrace.delivery.offsets import EMPTY, inside, span_of
 from headrace.delivery.partition import Partition
+from headrace.delivery.publishing import too_far
 from headrace.delivery.settings import policy_of
 from headrace.delivery.settling import failed, outlived_expire
 from headrace.delivery.state import MS_NS, State
@@ -351,11 +352,7 @@ def _move(state: State, command: c.Move, now_ns: int) -> Outcome:
         return refuse(partition)
     limit_ns = partition.topic.settings.max_delay_ns
     if limit_ns and command.due_ns - now_ns > limit_ns:
-        return refuse(
-            InvalidArgument(
-                f"a delay of {(command.due_ns - now_ns) / 1e9:.3f}s: up to {limit_ns / 1e9:.0f}s (max_delay)"
-            )
-        )
+        return refuse(too_far(partition.topic.name, command.due_ns - now_ns, limit_ns))
     known = span_of(command.span.bitmap() & partition.scheduled)
     if not known.count:
         return Outcome([], 0)

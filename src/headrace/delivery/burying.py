@@ -108,7 +108,10 @@ def _with_followers(state: State, deaths: Sequence[Death], now_ns: int) -> list[
 def _death(backlog: Backlog, death: Death, now_ns: int) -> f.Died:
     known = backlog.tries.get(death.offset)
     attempts = known.attempts if known is not None else 1 if death.lease_id else 0
-    return f.Died(death.gid, death.pid, death.lease_id, death.offset, death.reason, death.error, attempts, now_ns)
+    return f.Died(
+        *(death.gid, death.pid, death.lease_id, death.offset, death.reason, death.error, attempts, now_ns),
+        cause=death.cause,
+    )
 
 
 def _copy(backlog: Backlog, death: Death, fact: f.Died, message: MessageView) -> Message:

@@ -168,6 +168,7 @@ class Death(msgspec.Struct):
     offset: int
     reason: str
     error: str
+    cause: str = ""  # how its last attempt failed: nack | lease_expired | disconnect
 
 
 class Bury(msgspec.Struct):

@@ -10,7 +10,7 @@ from typing import Any
 
 from pyroaring import BitMap64
 
-from headrace.batch import Batch
+from headrace.batch import VALUES_ONLY, Batch
 from headrace.delivery import facts as f
 from headrace.delivery.backlog import Backlog, Lease, Try
 from headrace.delivery.offsets import Span, add, span_of, subtract, unpack
@@ -163,7 +163,7 @@ def evolve_published(state: State, fact: f.Published, batch: Batch) -> None:
     if partition.lapsed_to >= base:  # the first under the topic's ttl
         state.arm(OUTLIVING, pid, 0, partition.next_outliving_ms())
     later, lanes = _NOTHING, None
-    if batch.columns:  # more than values
+    if batch.columns > VALUES_ONLY:
         later = _note_times(state, partition, base, end)
         lanes = _by_lane(batch, base)
         dedup_ids = batch.dedup_ids()
@@ -424,6 +424,8 @@ def _died(state: State, fact: f.Died) -> None:
     backlog.dead_count += 1
     deaths = backlog.group.deaths
     deaths[fact.reason] = deaths.get(fact.reason, 0) + 1
+    if fact.cause:
+        backlog.group.nacked += 1
     state.now_ns = max(state.now_ns, fact.at_ns)
 
 
@@ -433,6 +435,8 @@ def _expired(state: State, fact: f.Expired) -> None:
     if fact.lease_id:
         _leave_lease(state, backlog, fact.lease_id, span)
         backlog.settle(span)
+        if fact.cause:
+            backlog.group.nacked += span.count
     else:
         span = backlog.discard_unleased(span.bitmap())
     if span.count:

@@ -252,6 +252,7 @@ class Died(_Fact, tag=18):
     at_ns: int
     to_pid: int = -1
     to_offset: int = -1
+    cause: str = ""  # nack | lease_expired | disconnect, where an attempt that failed was the last
 
 
 class Expired(_Offsets, tag=19):
@@ -262,6 +263,7 @@ class Expired(_Offsets, tag=19):
     count: int
     bits: bytes
     at_ns: int
+    cause: str = ""  # nack | lease_expired | disconnect, where an attempt failed and there is no time for another
 
 
 class Dropped(_Offsets, tag=20):

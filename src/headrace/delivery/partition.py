@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from pyroaring import BitMap64
 
+from headrace.batch import VALUES_ONLY
 from headrace.delivery.due import DueTimes
 from headrace.delivery.offsets import Span, add
 from headrace.limits import PRODUCER_BATCHES_KEPT, PRODUCERS_MAX
@@ -124,7 +125,7 @@ class Partition:
             self.mark_ms.append(at_ms)
         self.end = end
         self.last_id = batch.base_id + batch.count - 1
-        if batch.columns:  # more than values
+        if batch.columns > VALUES_ONLY:
             self.add_column(batch)
             self._schedule(batch, base)
         if batch.producer_id:

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import msgspec
 
-from headrace.batch import Batch, encode_placed
+from headrace.batch import VALUES_ONLY, Batch, encode_placed
+from headrace.config import format_duration
 from headrace.delivery import facts as f
 from headrace.delivery.commands import Outcome, Publish, PublishDone, refuse
 from headrace.delivery.offsets import span_of
 from headrace.delivery.partition import Partition, Seen
 from headrace.delivery.state import State
 from headrace.delivery.topic import Group, Topic
-from headrace.errors import DuplicateConflict, HeadraceError, InvalidArgument, PayloadTooLarge, QueueFull, UnknownTopic
+from headrace.errors import (
+    DuplicateConflict,
+    HeadraceError,
+    InvalidArgument,
+    LimitExceeded,
+    PayloadTooLarge,
+    QueueFull,
+    UnknownTopic,
+)
+from headrace.limits import SECOND_NS
 
-__all__ = ["Beside", "accept", "accept_value", "decide_publish", "filtered_of"]
+__all__ = ["Beside", "accept", "accept_value", "decide_publish", "filtered_of", "too_far"]
 
 
 def decide_publish(state: State, command: Publish, now_ns: int) -> Outcome:
@@ -55,11 +65,11 @@ def accept(
     settings = topic.settings
     duplicates: list[tuple[int, int, int, int]] | tuple[()] = ()
     fresh: list[int] = []
-    if batch.columns:  # more than values
-        if batch.producer_id:
-            repeated = _repeated(partition, batch)
-            if repeated is not None:
-                return repeated
+    if batch.producer_id:
+        repeated = _repeated(partition, batch)
+        if repeated is not None:
+            return repeated
+    if batch.columns > VALUES_ONLY:
         refusal = _too_much(topic, batch, batch.count, now_ns, beside)
         if refusal is not None:
             return refusal
@@ -160,6 +170,11 @@ def _too_much(topic: Topic, batch: Batch, count: int, now_ns: int, beside: Besid
                 " (max_message_size)"
             )
     if settings.max_depth and topic.room < count:
+        if count > settings.max_depth:
+            return LimitExceeded(
+                f"{count} messages at once: topic {topic.name!r} holds at most {settings.max_depth} unsettled ones"
+                " (max_depth); send fewer at a time"
+            )
         depth = topic.depth
         topic.room = settings.max_depth - depth
         if topic.room < count:
@@ -172,11 +187,18 @@ def _too_much(topic: Topic, batch: Batch, count: int, now_ns: int, beside: Besid
         # Before the stamp a delay is negative, a time positive.
         furthest = max(max(delivers) - now_ns, -min(delivers))
         if settings.max_delay_ns and furthest > settings.max_delay_ns:
-            return InvalidArgument(
-                f"a delay of {furthest / 1e9:.3f}s: topic {topic.name!r} allows up to"
-                f" {settings.max_delay_ns / 1e9:.0f}s (max_delay)"
-            )
+            return too_far(topic.name, furthest, settings.max_delay_ns)
     return None
+
+
+def too_far(topic: str, delay_ns: int, most_ns: int) -> InvalidArgument:
+    """The refusal of a delay, as the configuration spells spans. What is left of a time by the clock is rounded up, so
+    that it never reads as what is allowed."""
+    unit_ns = next((unit for unit in (3600 * SECOND_NS, 60 * SECOND_NS, SECOND_NS) if delay_ns >= 10 * unit), 1_000_000)
+    asked_ns = -(-delay_ns // unit_ns) * unit_ns
+    return InvalidArgument(
+        f"a delay of {format_duration(asked_ns)}: topic {topic!r} allows up to {format_duration(most_ns)} (max_delay)"
+    )
 
 
 def _split_duplicates(

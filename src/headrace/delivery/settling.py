@@ -59,32 +59,32 @@ def decide_settle(state: State, command: SettleMany, now_ns: int) -> Outcome:
             before = _acked_before(group, receipts.pid, rest)
             settled += before.count
             if before.count < rest.count:
-                _refuse_rest(receipts, span_of(rest.bitmap() - before.bitmap()), refused)
+                _refuse_rest(state, receipts, span_of(rest.bitmap() - before.bitmap()), refused)
     for receipts, delay_ns, error in command.nack:
         lease, span, rest = _held(state, group, receipts)
         if lease is not None:
             failed(lease, span, now_ns, "nack", error[:ERROR_TEXT_CHARS_MAX], delay_ns, facts, deaths)
         settled += span.count
-        _refuse_rest(receipts, rest, refused)
+        _refuse_rest(state, receipts, rest, refused)
     for receipts, error in command.reject:
         lease, span, rest = _held(state, group, receipts)
         text = error[:ERROR_TEXT_CHARS_MAX]
         deaths += [Death(gid, receipts.pid, receipts.lease_id, offset, "rejected", text) for offset in span]
         settled += span.count
-        _refuse_rest(receipts, rest, refused)
+        _refuse_rest(state, receipts, rest, refused)
     for receipts in command.release:
         lease, span, rest = _held(state, group, receipts)
         if lease is not None:
             give_back(lease, span, now_ns, "released", facts)
         settled += span.count
-        _refuse_rest(receipts, rest, refused)
+        _refuse_rest(state, receipts, rest, refused)
     for receipts, by_ns in command.extend:
         lease, span, rest = _held(state, group, receipts)
         if lease is not None:
             until_ns = now_ns + min(by_ns, group.policy.max_lease_ns)
             facts.append(f.Extended(gid, receipts.pid, receipts.lease_id, *span.packed(), now_ns, until_ns))
         settled += span.count
-        _refuse_rest(receipts, rest, refused)
+        _refuse_rest(state, receipts, rest, refused)
     if not (command.publish or command.cancel):
         if group.policy.fifo:
             facts = _without_overlap(facts, deaths)
@@ -180,13 +180,15 @@ def _acked_before(group: Group, pid: int, span: Span) -> Span:
     return span_of(acked)
 
 
-def _refuse_rest(receipts: Receipts, rest: Span, refused: list[tuple[Receipts, HeadraceError]]) -> None:
+def _refuse_rest(state: State, receipts: Receipts, rest: Span, refused: list[tuple[Receipts, HeadraceError]]) -> None:
     if not rest.count:
         return
+    partition = state.partitions.get(receipts.pid)
+    where = f"partition {partition.index} of topic {partition.topic.name!r}" if partition is not None else "its topic"
+    more = f" (and {rest.count - 1} more)" if rest.count > 1 else ""
     error = LeaseLost(
-        f"lease {receipts.lease_id} no longer holds message {rest.first}"
-        + (f" and {rest.count - 1} more" if rest.count > 1 else "")
-        + f" of partition {receipts.pid}: it has expired, was settled, or is not this group's"
+        f"the lease of the message at offset {rest.first}{more} in {where} is over: its time ran out, the message "
+        "was settled or given back, or it is not this group's"
     )
     refused.append((Receipts(receipts.pid, receipts.lease_id, rest.first, rest.count, rest.bits), error))
 
@@ -227,10 +229,10 @@ def failed(
             by_due.setdefault(-(-(now_ns + wait_ns) // MS_NS) if wait_ns else 0, []).append(offset)
     gid, pid, lease_id = group.gid, partition.pid, lease.lease_id
     if expired:
-        facts.append(f.Expired(gid, pid, lease_id, *span_of(expired).packed(), now_ns))
+        facts.append(f.Expired(gid, pid, lease_id, *span_of(expired).packed(), now_ns, reason))
     for due_ms, offsets in sorted(by_due.items()):
         facts.append(f.Retried(gid, pid, lease_id, *span_of(offsets).packed(), now_ns, due_ms, reason, error))
-    deaths.extend(Death(gid, pid, lease_id, offset, why, error) for offset, why in dying)
+    deaths.extend(Death(gid, pid, lease_id, offset, why, error, reason) for offset, why in dying)
     if by_due and group.policy.fifo:
         facts.extend(_behind(backlog, chain.from_iterable(by_due.values()), span, now_ns))
 

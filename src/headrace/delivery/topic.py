@@ -118,7 +118,7 @@ class Group:
         self.owners: dict[int, str] = {}  # pid -> consumer, where order is by partition
         self.delivered = 0
         self.redelivered = 0
-        self.nacked = 0
+        self.nacked = 0  # attempts that failed, by a nack, by time or with a connection: also the last of each message
         self.deaths: dict[str, int] = {}  # by reason
         self.bucket = Bucket()  # of the rate limit
         self.apply(settings)

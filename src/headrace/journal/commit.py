@@ -38,9 +38,11 @@ class GroupCommit:
         "_closed",
         "_done",
         "_leading",
+        "_lock",
         "_run_round",
         "_tasks",
         "_thread",
+        "_waiting",
         "_wanted",
         "_work",
         "durable_position",
@@ -48,10 +50,11 @@ class GroupCommit:
     )
 
     def __init__(self, run_round: Callable[[], int], durable_position: int) -> None:
-        lock = Lock()
+        self._lock = lock = Lock()
         self._run_round = run_round
         self._done = Condition(lock)
         self._work = Condition(lock)
+        self._waiting = 0  # for _done
         self._leading = False
         self._closed = False
         self._wanted = durable_position
@@ -63,14 +66,12 @@ class GroupCommit:
 
     def wait(self, position: int, timeout: float | None = None) -> None:
         """Return when ``position`` is durable, leading rounds as long as nobody else does."""
-        if self.durable_position >= position and self.failure is None:
-            return
         deadline_ns = None if timeout is None else _CLOCK.monotonic_ns() + int(timeout * 1e9)
-        while self._must_lead(position, deadline_ns):
+        while (self.durable_position < position or self.failure is not None) and self._must_lead(position, deadline_ns):
             self._lead()
 
     def _must_lead(self, position: int, deadline_ns: int | None) -> bool:
-        with self._done:
+        with self._lock:
             while True:
                 if self.failure is None and self.durable_position >= position:
                     return False
@@ -81,7 +82,11 @@ class GroupCommit:
                 left_ns = None if deadline_ns is None else deadline_ns - _CLOCK.monotonic_ns()
                 if left_ns is not None and left_ns <= 0:
                     raise TimedOut(f"position {position} is not durable yet, only {self.durable_position}")
-                self._done.wait(None if left_ns is None else left_ns / 1e9)
+                self._waiting += 1
+                try:
+                    self._done.wait(None if left_ns is None else left_ns / 1e9)
+                finally:
+                    self._waiting -= 1
 
     def _lead(self) -> None:
         try:
@@ -96,17 +101,21 @@ class GroupCommit:
         self._end_round(durable_position, None)
 
     def _end_round(self, durable_position: int, failure: StorageFailed | None) -> None:
-        with self._done:
+        released: list[asyncio.Future[None]] = []
+        with self._lock:
             self.durable_position = durable_position
             self._leading = False
             told = self.failure is not None
             if failure is not None and not told:
                 self.failure = failure
-            self._done.notify_all()
+            if self._waiting:
+                self._done.notify_all()
             if self._wanted > durable_position:
                 self._work.notify()
-            released, self._tasks = self._split_tasks()
-        self._release(released, self.failure)
+            if self._tasks:
+                released, self._tasks = self._split_tasks()
+        if released:
+            self._release(released, self.failure)
         if not told:
             for callback in self._callbacks:
                 callback(durable_position, failure)
@@ -137,7 +146,7 @@ class GroupCommit:
         if self.durable_position >= position and self.failure is None:
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        with self._done:
+        with self._lock:
             if self.failure is None and self.durable_position >= position:
                 return
             self._raise_failure()
@@ -147,7 +156,7 @@ class GroupCommit:
 
     def soon(self, position: int) -> None:
         """Have the commit thread make ``position`` durable."""
-        with self._done:
+        with self._lock:
             self._raise_failure()
             self._want(position)
 
@@ -156,7 +165,7 @@ class GroupCommit:
 
     def fail(self, failure: StorageFailed) -> None:
         """End everything from outside a round."""
-        with self._done:
+        with self._lock:
             if self.failure is not None:
                 return
             self.failure = failure
@@ -168,7 +177,7 @@ class GroupCommit:
 
     def close(self) -> None:
         """Stop the commit thread. What is not durable now is waited for in vain."""
-        with self._done:
+        with self._lock:
             self._closed = True
             self._work.notify_all()
             self._done.notify_all()
@@ -187,7 +196,7 @@ class GroupCommit:
 
     def _serve_tasks(self) -> None:
         while True:
-            with self._done:
+            with self._lock:
                 while not self._closed and (
                     self._leading or self._wanted <= self.durable_position or self.failure is not None
                 ):

@@ -191,12 +191,10 @@ class DiskJournal:
         """Add one frame to the pending round and return its position."""
         if not 0 <= kind <= KIND_MAX:
             raise InvalidArgument(f"frame kind {kind} is not between 0 and {KIND_MAX}")
-        body = buffers[0] if len(buffers) == 1 else b""
-        if type(body) is not bytes or len(buffers) != 1 or len(body) > JOURNAL_COPY_BYTES_MAX:
+        if sum(map(len, buffers)) > JOURNAL_COPY_BYTES_MAX:
             pieces = [piece if type(piece) is bytes else bytes(piece) for piece in buffers]
-            if sum(map(len, pieces)) > JOURNAL_COPY_BYTES_MAX:
-                return self._append_large(kind, pieces, reserve=reserve)
-            body = b"".join(pieces)
+            return self._append_large(kind, pieces, reserve=reserve)
+        body = b"".join(buffers)
         size = len(body)
         with self._lock:
             position = self.end_position

@@ -183,11 +183,13 @@ _fdatasync = getattr(os, "fdatasync", os.fsync)
 
 def write_all(files: FileLayer, handle: int, buffers: Sequence[bytes], offset: int) -> int:
     """Write every byte, going on after short writes; returns how many there were. No progress is an error."""
+    taken = files.write(handle, buffers[:_BUFFERS_MAX], offset)
+    if len(buffers) == 1 and taken == len(buffers[0]):
+        return taken  # as nearly always
     left = list(buffers)
     written = 0
     at = 0
-    while at < len(left):
-        taken = files.write(handle, left[at : at + _BUFFERS_MAX], offset + written)
+    while True:
         if taken <= 0 and left[at]:
             raise OSError(errno.EIO, "a write took no bytes")
         written += taken
@@ -196,4 +198,6 @@ def write_all(files: FileLayer, handle: int, buffers: Sequence[bytes], offset: i
             at += 1
         if taken:
             left[at] = left[at][taken:]
-    return written
+        if at == len(left):
+            return written
+        taken = files.write(handle, left[at : at + _BUFFERS_MAX], offset + written)

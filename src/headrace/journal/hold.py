@@ -21,9 +21,15 @@ def hold(files: FileLayer, directory: str) -> int:
         files.make_directory(directory)
         handle = files.lock(path)
     except BlockingIOError as error:
+        holder = _holder(files, path)
+        if holder == str(os.getpid()):
+            raise StorageFailed(
+                f"data directory {directory} is held by this process already (process {holder}), as its lock file "
+                "says: use what opened it, or close that first"
+            ) from error
+        process = f" (process {holder})" if holder else ""
         raise StorageFailed(
-            f"data directory {directory} is held by another process{_holder(files, path)}; "
-            "stop it or use another directory"
+            f"data directory {directory} is held by another process{process}; stop it or use another directory"
         ) from error
     except OSError as error:
         raise refusal(directory, error) from error
@@ -36,6 +42,7 @@ def hold(files: FileLayer, directory: str) -> int:
 
 
 def _holder(files: FileLayer, path: str) -> str:
+    """The number of the process that has it, if that can be told."""
     try:
         handle = files.open(path)
     except OSError:
@@ -44,7 +51,7 @@ def _holder(files: FileLayer, path: str) -> str:
         text = files.read(handle, 20, 0).decode("ascii", "replace").strip()
     finally:
         files.close(handle)
-    return f" (process {text})" if text else ""
+    return text
 
 
 def refusal(directory: str, error: OSError) -> HeadraceError:

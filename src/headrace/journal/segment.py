@@ -41,6 +41,8 @@ class Segment:
 
     def buffers(self) -> list[bytes]:
         """Small frames joined into one, large ones as they are."""
+        if len(self.parts) == 2 and type(self.parts[1]) is bytes:  # a commit record and one small frame
+            return [b"".join(self.parts)]  # type: ignore[arg-type]  # the record is bytes as well
         joined: list[bytes] = []
         small: list[bytes] = []
         for part in self.parts:

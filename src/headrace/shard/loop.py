@@ -58,7 +58,10 @@ class LoopHost:
         self._line: deque[tuple[int, Callback, Any]] = deque()
         self._easing: list[Callable[[], None]] = []
         self._commit_planned = False
+        self._gathering = False
         self._committing_here = False
+        self._releasing = False
+        self._afterwards: list[Callable[[], None]] = []
         self._rounds_elsewhere = 0
         self._thread_id = get_ident()
         self._timer: asyncio.TimerHandle | None = None
@@ -114,7 +117,13 @@ class LoopHost:
                 self._plan_commit()  # part of it may have happened: a topic made for a batch that was refused
             callback(error)
             return
-        self._after(position, callback, reply)
+        line = self._line
+        if position <= journal.durable_position and not line:
+            callback(reply)
+        else:
+            line.append((position, callback, reply))
+            if not self._commit_planned:
+                self._plan_commit()
         self._settle_down()
 
     async def run(self, operation: Callable[[], Done]) -> Any:
@@ -126,39 +135,48 @@ class LoopHost:
             raise reply
         return reply
 
-    def _after(self, position: int, callback: Callback, reply: Any) -> None:
-        if position <= self.core.journal.durable_position and not self._line:
-            callback(reply)
-            return
-        self._line.append((position, callback, reply))
-        self._plan_commit()
-
     def _settle_down(self) -> None:
         """After every operation: tell who may be served, and be woken in time."""
-        woken = self.core.woken
+        core = self.core
+        woken = core.woken
         if woken:
-            self.core.woken = set()
+            core.woken = set()
             if self._on_ready is not None:
                 self._on_ready(woken)
-        self._rearm()
+        if self._timer is None or core.state.look_at_ns < self._timer_ns:
+            self._rearm()
 
     # -- commits ---------------------------------------------------------------------------------------------------
+
+    def gather(self) -> None:
+        """Plan no commit until ``commit_gathered``: whoever calls holds all that can come in with this round."""
+        self._gathering = True
+
+    def commit_gathered(self) -> None:
+        """Commit what came in meanwhile, now and not at the end of the round."""
+        self._gathering = False
+        if self._commit_planned:
+            self._commit()
 
     def _plan_commit(self) -> None:
         if not self._commit_planned:
             self._commit_planned = True
-            self._loop.call_soon(self._commit)
+            if not self._gathering:
+                self._loop.call_soon(self._commit)
 
     def _commit(self) -> None:
         self._commit_planned = False
         if self._closed or self.failure is not None:
             return
+        journal = self.core.journal
+        if not self._line and journal.end_position == journal.durable_position:
+            return  # it was gathered and committed before its turn came
         try:
             if len(self._line) == 1 and self._rounds_elsewhere <= 0 and self._little():
                 self._commit_here()
             else:
                 self._rounds_elsewhere -= 1
-                self.core.journal.commit_soon()
+                journal.commit_soon()
         except HeadraceError as error:
             self._fail(error)
 
@@ -194,9 +212,20 @@ class LoopHost:
             return
         durable = self.core.journal.durable_position
         line = self._line
-        while line and line[0][0] <= durable:
-            _, callback, reply = line.popleft()
-            callback(reply)
+        self._releasing = True
+        try:
+            while line and line[0][0] <= durable:
+                _, callback, reply = line.popleft()
+                callback(reply)
+            while self._afterwards:
+                afterwards, self._afterwards = self._afterwards, []
+                for write in afterwards:
+                    write()
+        finally:
+            self._releasing = False
+            for write in self._afterwards:  # a callback failed: the others are not forgotten
+                self._loop.call_soon(write)
+            self._afterwards.clear()
         if line:
             self._plan_commit()
         else:
@@ -205,6 +234,14 @@ class LoopHost:
             self._ease()
         if self.core.snapshot_due() and self._saving is None and not self._closed:
             self._save_snapshot()
+
+    def afterwards(self, callback: Callable[[], None]) -> None:
+        """Call back once the replies that a commit lets go of have all been handed out; at the end of this round of the
+        loop when none are being handed out. For a door that writes what was answered, one write a connection."""
+        if self._releasing:
+            self._afterwards.append(callback)
+        else:
+            self._loop.call_soon(callback)
 
     def fail(self, error: HeadraceError) -> None:
         """A journal beside this one has failed, and so has the server: the same as if it were this one."""

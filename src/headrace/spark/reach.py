@@ -105,7 +105,7 @@ class Reach:
                 port: Port = import_module("headrace.spark.directory").open_for_writing(self.place.data_dir)
                 return port
             except StorageFailed as error:
-                if "held by another process" not in error.message or time.monotonic_ns() >= until_ns:
+                if " is held by " not in error.message or time.monotonic_ns() >= until_ns:
                     raise
             time.sleep(SPARK_RETRY_NS / 1e9)
 

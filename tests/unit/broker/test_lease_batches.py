@@ -88,7 +88,7 @@ def test_readers_of_one_group_do_not_see_each_others_batches(world: World) -> No
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [({"reader": "a#b"}, "reader"), ({"after": -1}, "batch -1"), ({"most": 0}, "most 0")],
+    [({"reader": "a#b"}, "reader"), ({"after": -1}, "after is -1"), ({"most": 0}, "most is 0")],
 )
 def test_what_cannot_be_a_batch_is_refused(world: World, arguments: dict[str, Any], said: str) -> None:
     world.publish("orders", [b"a"])

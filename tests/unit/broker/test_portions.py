@@ -10,6 +10,7 @@ import pytest
 
 from headrace.batch import Message, encode
 from headrace.broker.aio import LoopBroker
+from headrace.broker.arguments import YesOrNo
 from headrace.broker.broker import Broker
 from headrace.broker.portions import Portions, Work, portioned
 from headrace.calls import BY_KEY, Run, Settle
@@ -46,7 +47,7 @@ class Long:
 
 def test_what_may_block_holds_no_other_thread_up(world: World) -> None:
     long = Long(world.core)
-    world.port.administration.add({"long": long.long})
+    world.port.administration.add({"long": long.long}, {"long": {"wrong": YesOrNo()}})
     told: list[Any] = []
     caller = Thread(target=lambda: told.append(world.call("long")))
     caller.start()
@@ -60,7 +61,7 @@ def test_what_may_block_holds_no_other_thread_up(world: World) -> None:
 def test_a_refusal_from_elsewhere_is_the_callers(world: World) -> None:
     long = Long(world.core)
     long.go_on.set()
-    world.port.administration.add({"long": long.long})
+    world.port.administration.add({"long": long.long}, {"long": {"wrong": YesOrNo()}})
     with pytest.raises(InvalidArgument, match="not there"):
         world.call("long", wrong=True)
     with pytest.raises(InvalidArgument, match="long has no argument 'other'; it takes wrong"):

@@ -26,7 +26,7 @@ def test_a_position_is_stored_shown_as_lag_and_moved(world: World) -> None:
 @pytest.mark.parametrize("offsets", [{"2": 0}, {"x": 0}, {"0": 99}, {"0": -1}])
 def test_a_place_that_does_not_exist_is_refused(world: World, offsets: dict[str, int]) -> None:
     world.call("topic.create", topic="orders", settings={"partitions": 2})
-    with pytest.raises(InvalidArgument, match="has"):
+    with pytest.raises(InvalidArgument, match=r"has|offsets are by partition"):
         world.call("group.commit", topic="orders", group="reader", offsets=offsets)
     with pytest.raises(UnknownTopic):
         world.call("group.commit", topic="nothing", group="reader", offsets={})

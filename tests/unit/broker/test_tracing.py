@@ -353,3 +353,30 @@ class TestEveryReasonHoldsAndGoesAwayWithItsCause:
             reason = explaining.Reason(code, count=3, consumer="c", text="why", until_ns=SECOND, state="leased")
             told = tracing._sentence(reason, 7)
             assert " " in told, code
+
+
+def test_a_dead_message_is_explained_by_its_death(world: World) -> None:
+    world.call("topic.create", topic="orders", settings={"retry.max_retries": 0})
+    [message_id] = world.publish("orders", [b"v"])
+    world.wait(1)
+    world.settle("orders", world.lease("orders"), "nack")
+    told = world.call("explain", id=message_id)
+    assert told["state"] == "dead"
+    [reason] = told["reasons"]
+    assert reason["message"].endswith(
+        f": max_retries after 1 attempt; see `headrace dlq show orders {message_id}`; the error was: it broke"
+    )
+    assert reason["to"] == {"topic": "dlq/orders", "partition": 0, "offset": 0}
+    assert (reason["reason"], reason["attempts"], reason["text"]) == ("max_retries", 1, "it broke")
+    world.call("topic.create", topic="lost", settings={"retry.max_retries": 0, "dead_letters.enabled": False})
+    [message_id] = world.publish("lost", [b"v"])
+    world.settle("lost", world.lease("lost"), "reject")
+    [reason] = world.call("explain", id=message_id)["reasons"]
+    assert "it became no dead letter" in reason["message"]
+
+
+def test_who_asks_about_a_group_that_is_not_there_is_told_which_there_are(world: World) -> None:
+    [message_id] = world.publish("orders", [b"v"])
+    world.lease("orders", group="audit")
+    with pytest.raises(UnknownGroup, match="it has 'audit', 'default'"):
+        world.call("explain", id=message_id, group="audti")

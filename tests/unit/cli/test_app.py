@@ -167,3 +167,55 @@ def test_errors_are_one_sentence() -> None:
     from headrace.cli.app import sentence
 
     assert sentence(HeadraceError("went wrong")) == "went wrong"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("topic", "create", "x", "--ordering", "fifo"), "'fifo' is not one of 'none', 'key', 'partition', 'strict'"),
+        (("topic", "create", "x", "--set", "foo"), "expected key=value"),
+        (("topic", "config", "x", "--set", "foo"), "expected key=value"),
+        (("group", "config", "x", "g", "--set", "=1"), "expected key=value"),
+        (("serve", "--native-port", "99999"), "--native-port: native_port: '99999'"),
+        (("serve", "--log-level", "loud"), "'loud' is not one of"),
+        (("serve", "--journal", "ssd"), "'ssd' is not one of"),
+        (("serve", "--drain-timeout", "5"), "'5' has no unit"),
+        (("serve", "--set", "foo"), "expected key=value"),
+        (("serve", "--set", "foo=1"), "--set: unknown key 'foo'"),
+        (("token", "create", "--keys", "k", "--subject", "s", "--verb", "publish", "--ttl", "30"), "'30' has no unit"),
+    ],
+)
+def test_what_was_typed_wrong_is_wrong_usage(run: Run, arguments: tuple[str, ...], says: str) -> None:
+    ran = run(*arguments, place=())
+    assert (ran.code, ran.out) == (2, b"")
+    assert says in ran.err
+
+
+def test_a_configuration_file_that_is_wrong_is_no_wrong_usage(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "headrace.yaml"
+    file.write_text("http_prot: 1\n")
+    ran = run("serve", "--config", str(file), "--native-port", "99999", place=())
+    assert ran.code == 1
+    assert "http_prot" in ran.err
+
+
+def completions(line: str) -> set[str]:
+    from click.shell_completion import ShellComplete
+
+    *words, incomplete = line.split(" ")
+    found = ShellComplete(app, {}, "headrace", "_HEADRACE_COMPLETE").get_completions(words, incomplete)
+    return {each.value for each in found}
+
+
+def test_values_are_completed() -> None:
+    assert completions("topic create x --ordering ") == {"none", "key", "partition", "strict"}
+    assert completions("publish x --priority ") == {"high", "normal", "low", *map(str, range(10))}
+    assert completions("publish x --priority h") == {"high"}
+    assert completions("serve --log-level ") == {"debug", "info", "warning", "error"}
+    assert completions("browse x --state d") == {"dead"}
+
+
+def test_the_orderings_are_those_of_the_configuration() -> None:
+    from headrace.config.topic import ORDERING
+
+    assert completions("topic create x --ordering ") == set(ORDERING.words)

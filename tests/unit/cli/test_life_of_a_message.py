@@ -122,7 +122,7 @@ def test_dead_letters_are_chosen_redriven_and_purged(run: Run, jobs: str) -> Non
     assert run("consume", jobs).out == b""
     assert run("dlq", "redrive", jobs, "--where", "error=timeout", "--rate", "1000").text.startswith("redrove 1\n")
     assert run("consume", jobs).out == b"a\n"
-    assert run("dlq", "redrive", jobs, "--to", "second-chance", "--json").json[0]["redriven"] == 1
+    assert run("dlq", "redrive", jobs, "--to", "second-chance", "--create", "--json").json[0]["redriven"] == 1
     assert run("consume", "second-chance").out == b"b\n"
     killed(run, jobs, "c", "again")
     assert run("dlq", "purge", jobs, "--where", "error=nothing").text == "dropped 0\n"
@@ -149,6 +149,50 @@ def test_a_namespace_has_quotas(run: Run) -> None:
     assert "quota.messages_per_minute = 2" in run("namespace", "show", "shop").text
     ran = run("publish", "t", "--lines", "--namespace", "shop", stdin=b"1\n2\n3\n")
     assert ran.code == 1
-    assert "may publish 2 a minute" in ran.err
+    assert "line 3: namespace 'shop' may publish 2 messages a minute" in ran.err
+    assert "the 2 messages before it are published" in ran.err
     assert run("namespace", "list").text == "default\nshop\n"
     assert run("namespace", "config", "shop").code == 2
+
+
+def test_browse_tells_when_and_how(run: Run) -> None:
+    run("topic", "create", "jobs", "--set", "retry.max_retries=0")
+    run("publish", "jobs", "x")
+    run("consume", "jobs", "--nack", "--error", "boom")
+    (dead,) = run("browse", "jobs", "--state", "dead", "--json").json
+    assert (dead["attempts"], dead["last_error"], dead["reason"]) == (1, "boom", "max_retries")
+    assert "boom" in run("browse", "jobs", "--state", "dead").text
+    later = run("publish", "jobs", "y", "--delay", "1h", "--json").json[0]["id"]
+    (waiting,) = run("browse", "jobs", "--state", "scheduled", "--json").json
+    moved = run("schedule", "move", "jobs", later, "--delay", "24h", "--json").json[0]["due_at"]
+    (after,) = run("browse", "jobs", "--state", "scheduled", "--json").json
+    assert after["due_at"][:19] == moved[:19] > waiting["due_at"][:19]
+
+
+def test_explain_of_a_dead_message_says_why_and_where_to_look(run: Run) -> None:
+    run("topic", "create", "jobs", "--set", "retry.max_retries=0")
+    identity = run("publish", "jobs", "x", "--json").json[0]["id"]
+    run("consume", "jobs", "--nack", "--error", "boom")
+    told = run("explain", identity).text
+    assert "max_retries after 1 attempt" in told
+    assert "boom" in told
+    command = told.split("`")[1].split()[1:]
+    assert "boom" in run(*command).text
+    ran = run("explain", identity, "--group", "audit")
+    assert ran.code == 1
+    assert "it has 'default'" in ran.err
+
+
+def test_a_slip_in_where_messages_go_does_not_become_a_topic(run: Run) -> None:
+    run("topic", "create", "jobs", "--set", "retry.max_retries=0")
+    run("topic", "create", "repairs")
+    killed(run, "jobs", "x", "boom")
+    for command in (("dlq", "redrive", "jobs"), ("group", "replay", "jobs", "--where", "outcome=dead")):
+        for more in ((), ("--dry-run",)):
+            ran = run(*command, "--to", "repiars", *more)
+            assert (ran.code, ran.out) == (1, b"")
+            assert "did you mean 'repairs'?; --create makes it" in ran.err
+    assert run("dlq", "redrive", "jobs", "--to", "repairs").text.startswith("redrove 1")
+    killed(run, "jobs", "y", "boom")
+    assert run("dlq", "redrive", "jobs", "--to", "new", "--create").text.startswith("redrove 1")
+    assert run("consume", "new").out == b"y\n"

@@ -135,6 +135,7 @@ def test_json_values_are_kept_as_json(run: Run) -> None:
         (b'{"value_base64": "!"}', "value_base64 is not base64"),
         (b'{"value": "a", "priority": 11}', "'11' is no priority"),
         (b'{"value": "a", "delay": "5"}', "'5' has no unit"),
+        (b'{"value": "a", "ttl": "0s"}', "line 2: '0s' is no time at all"),
         (b'{"value": "a", "deliver_at": "tomorrow"}', "'tomorrow' is no time"),
         (b'{"value": "a", "headers": []}', "headers is []"),
         (b"[" * 100_000, "line 2"),
@@ -146,13 +147,38 @@ def test_a_line_that_is_no_message_is_named_and_those_before_it_are_published(ru
     assert says in ran.err
 
 
-def test_a_refusal_says_how_many_lines_went_before_it(run: Run) -> None:
+def test_a_line_that_is_too_large_is_named_and_exactly_what_is_before_it_is_published(run: Run) -> None:
     run("topic", "create", "small", "--set", "max_message_size=1KiB")
     first = b"".join(b"%d\n" % i for i in range(5000))
-    ran = run("publish", "small", "--lines", stdin=first + b"x" * 2000 + b"\n")
+    ran = run("publish", "small", "--lines", stdin=first + b"x" * 2000 + b"\n" + first)
     assert ran.code == 1
-    assert "4,096 messages were published before it" in ran.err
-    assert len(run("consume", "small").out.splitlines()) == 4096
+    assert "line 5001: a message of 2000 bytes" in ran.err
+    assert "the 5,000 messages before it are published, and none from line 5001 on" in ran.err
+    assert run("consume", "small").out == first
+
+
+def test_what_fits_into_a_topic_gets_in_and_the_first_line_that_does_not_is_named(run: Run) -> None:
+    run("topic", "create", "full", "--set", "max_depth=150")
+    lines = [b"%d\n" % i for i in range(400)]
+    assert run("publish", "full", "--lines", stdin=b"".join(lines[:40])).code == 0
+    ran = run("publish", "full", "--lines", stdin=b"".join(lines[40:]))
+    assert ran.code == 1
+    assert "line 111: " in ran.err
+    assert "the 110 messages before it are published, and none from line 111 on; try again in 1 s" in ran.err
+    assert run("consume", "full").out == b"".join(lines[:150])
+
+
+def test_lines_before_one_that_cannot_be_read_are_published(run: Run) -> None:
+    good = [b'{"value": "%d"}\n' % i for i in range(6)]
+    ran = run("publish", "a", "--json-lines", stdin=b"".join([*good[:3], b"\n", b"{\n", *good[3:]]))
+    assert ran.code == 1
+    assert "line 5 is not JSON" in ran.err
+    assert "the 3 messages before it are published, and nothing behind it" in ran.err
+    assert run("consume", "a").out == b"0\n1\n2\n"
+    long_key = b'{"value": "x", "key": "' + b"k" * 2000 + b'"}\n'
+    ran = run("publish", "b", "--json-lines", stdin=b"".join([*good[:2], long_key, *good[2:]]))
+    assert "line 3: the key has 2000 bytes" in ran.err
+    assert run("consume", "b").out == b"0\n1\n"
 
 
 @pytest.mark.parametrize(
@@ -163,6 +189,7 @@ def test_a_refusal_says_how_many_lines_went_before_it(run: Run) -> None:
         (("x", "--delay", "5"), "'5' has no unit; write 5s for seconds"),
         (("x", "--deliver-at", "2099-01-01T00:00:00"), "names no time zone; write 2099-01-01T00:00:00Z"),
         (("x", "--priority", "urgent"), "'urgent' is no priority"),
+        (("x", "--ttl", "0s"), "'0s' is no time at all; it must be over 0s"),
         (("x", "--header", "novalue"), "'novalue' has no '='"),
         (("--lines", "--dedup-id", "d"), "--dedup-id with --lines"),
         (("--json-lines", "--key", "k"), "leave out key"),
@@ -234,6 +261,10 @@ def test_a_replay_of_several_partitions_takes_those_that_are_named(run: Run) -> 
     ("arguments", "says"),
     [
         (("--no-ack", "--follow"), "--no-ack with --follow"),
+        (("--ack", "--nack"), "give one of them"),
+        (("--nack", "--no-ack"), "give one of them"),
+        (("--follow", "--wait", "1s"), "leave out --wait"),
+        (("--from-time", "-1h", "--wait", "1s"), "--wait with --from"),
         (("--from-time", "-1h", "--follow"), "--follow with --from"),
         (("--from-time", "-1h", "--group", "g"), "--group with --from"),
         (("--from-offset", "0:1", "--nack"), "--nack with --from"),

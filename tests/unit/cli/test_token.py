@@ -26,6 +26,8 @@ def test_from_a_key_to_a_checked_token(tmp_path: Path) -> None:
     assert said["good"] is True
     assert said["header"]["kid"] == "first"
     assert said["claims"]["headrace"] == [{"verbs": ["consume"], "topics": ["orders/#"]}]
+    (line,) = _run("inspect", token, "--keys", keys, "--json").stdout.splitlines()
+    assert json.loads(line) == said
 
 
 def test_a_token_that_is_not_good_is_said_to_be(tmp_path: Path) -> None:
@@ -49,4 +51,4 @@ def test_what_is_wrong_is_said(tmp_path: Path, arguments: tuple[str, ...], says:
     keys = str(tmp_path / "keys.json")
     _run("key", "--keys", keys)
     refused = _run("create", "--keys", keys, "--subject", "x", "--verb", "publish", *arguments)
-    assert says in str(refused.exception)
+    assert says in refused.output + str(refused.exception)

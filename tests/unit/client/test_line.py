@@ -12,7 +12,16 @@ from headrace.batch import Batch, encode_columns
 from headrace.calls import Run, Settle
 from headrace.client.asking import Asking
 from headrace.client.line import Channel, Line
-from headrace.limits import CLIENT_IDLE_NS, CLIENT_PRODUCER_WINDOW, HELD_RUNS_MAX, MILLISECOND_NS, SECOND_NS
+from headrace.limits import (
+    CLIENT_BREAKS_IN_ALL_MAX,
+    CLIENT_BREAKS_MAX,
+    CLIENT_IDLE_NS,
+    CLIENT_PRODUCER_WINDOW,
+    CLIENT_RECONNECT_NS_MAX,
+    HELD_RUNS_MAX,
+    MILLISECOND_NS,
+    SECOND_NS,
+)
 from headrace.wire import native
 
 OUTAGE_NS = 10 * SECOND_NS
@@ -59,12 +68,13 @@ class Peer:
 
     # -- the server ----------------------------------------------------------------------------------------------------
 
-    def connect(self, *, welcome: bool = True, features: Sequence[str] = ()) -> None:
+    def connect(self, *, welcome: bool = True, features: Sequence[str] = native.FEATURES) -> None:
         self.line.connected()
         self.server = native.ServerSession(now_ns=self.now)
         self.exchange()
+        self.server.features = tuple(feature for feature in self.server.features if feature in features)
         if welcome:
-            self.server.send_welcome(server="headrace", server_id="n1", features=features)
+            self.server.send_welcome(server="headrace", server_id="n1")
             self.exchange()
 
     def exchange(self) -> None:
@@ -183,6 +193,34 @@ def test_plain_acks_are_repeated_and_an_atomic_settle_that_may_have_happened_is_
     assert settle.actions[0].verb == native.Verb.ACK
     peer.confirm()
     assert isinstance(peer.replies["ack"], native.Settled)
+
+
+def test_batches_in_atomic_settles_are_numbered_in_the_order_in_which_they_leave(peer: Peer) -> None:
+    """Requests are made by many threads, and one that was made earlier may be asked later."""
+    peer.connect()
+    orders = [Settle(ack=[Run(0, 1, n)], publish=[("out", -1, encode_columns([b"%d" % n]))]) for n in range(3)]
+    made = [peer.asking.settle("default", "orders", "g", order, peer.keep(f"s{n}")) for n, order in enumerate(orders)]
+    for request in reversed(made):
+        peer.line.ask(request)
+    peer.exchange()
+    batches = [Batch.decode(event.effects[0].batch) for event in peer.asked]
+    assert [batch.value(0) for batch in batches] == [b"2", b"1", b"0"]
+    numbers = [batch.producer_seq for batch in batches]
+    assert numbers == sorted(numbers)
+    peer.cut()
+    peer.connect()
+    again = [Batch.decode(event.effects[0].batch).producer_seq for event in peer.asked]
+    assert again == numbers  # what may have happened keeps its number
+
+
+def test_atomic_settles_that_publish_count_among_what_the_broker_remembers(peer: Peer) -> None:
+    peer.connect()
+    for n in range(CLIENT_PRODUCER_WINDOW + 5):
+        peer.settle(f"s{n}", Settle(ack=[Run(0, 1, n)], publish=[("out", -1, encode_columns([b"x"]))]))
+    peer.exchange()
+    assert len(peer.asked) == CLIENT_PRODUCER_WINDOW
+    peer.confirm()
+    assert len(peer.replies) == CLIENT_PRODUCER_WINDOW
 
 
 def test_nobody_waits_longer_than_the_outage(peer: Peer) -> None:
@@ -328,14 +366,13 @@ def test_credit_goes_back_for_what_was_taken_and_never_for_more(peer: Peer) -> N
 # -- a program that does not ask ---------------------------------------------------------------------------------------
 
 LEASE_NS = 30 * SECOND_NS
-WITHDRAW = (native.FEATURE_WITHDRAW, native.FEATURE_HELD)
 
 
 class Subscribed:
     """A channel that is subscribed, and what its server pushes."""
 
     def __init__(
-        self, peer: Peer, *, credit: int = 8, features: Sequence[str] = WITHDRAW, information: bytes = b""
+        self, peer: Peer, *, credit: int = 8, features: Sequence[str] = native.FEATURES, information: bytes = b""
     ) -> None:
         peer.connect(features=features)
         self.peer = peer
@@ -507,7 +544,7 @@ def test_of_a_group_that_acks_by_itself_nothing_is_given_back_nor_lost(peer: Pee
     mine.pass_time(2 * LEASE_NS)
     mine.push(1)
     peer.cut()
-    peer.connect(features=WITHDRAW)
+    peer.connect(features=native.FEATURES)
     mine.answer_consume(native.pack({"auto_ack": True}))
     assert mine.given_back() == []
     assert mine.ask() == 3
@@ -530,10 +567,10 @@ def test_a_new_subscription_of_a_program_that_does_not_ask_begins_without_credit
 @pytest.mark.parametrize(
     ("features", "count", "told"),
     [
-        (WITHDRAW, 2, [[0, 7, 0, 1], [0, 7, 5, 1]]),
-        (WITHDRAW, HELD_RUNS_MAX + 1, None),
+        (native.FEATURES, 2, [[0, 7, 0, 1], [0, 7, 5, 1]]),
+        (native.FEATURES, HELD_RUNS_MAX + 1, None),
         ((), 2, None),
-        (WITHDRAW, 0, []),
+        (native.FEATURES, 0, []),
     ],
 )
 def test_what_is_held_is_told_when_a_consumer_comes_back_and_never_before(
@@ -557,7 +594,7 @@ def test_what_is_held_is_told_when_a_consumer_comes_back_and_never_before(
 
 
 def test_consumers_of_one_name_do_not_take_each_others_messages(peer: Peer) -> None:
-    peer.connect(features=WITHDRAW)
+    peer.connect(features=native.FEATURES)
     for n in range(2):
         channel = peer.channel(credit=0)
         channel.tells_held = lambda n=n: [Run(0, 7, 5 * n, 1)]  # type: ignore[misc] # the n of now
@@ -567,7 +604,7 @@ def test_consumers_of_one_name_do_not_take_each_others_messages(peer: Peer) -> N
         peer.server.send_subscribed(consume.correlation, LEASE_NS)
     peer.exchange()
     peer.cut()
-    peer.connect(features=WITHDRAW)
+    peer.connect(features=native.FEATURES)
     told = [native.unpack(consume.options, dict[str, Any]) for consume in peer.asked]
     assert told == [{"held": [[0, 7, 0, 1], [0, 7, 5, 1]]}] * 2
 
@@ -582,3 +619,116 @@ def test_a_close_answers_everybody(peer: Peer) -> None:
     assert {name: answer.code for name, answer in peer.replies.items()} == {"under way": "closed", "waiting": "closed"}
     peer.publish("late")
     assert peer.replies["late"].code == "closed"
+
+
+# -- requests that break what carries them -----------------------------------------------------------------------------
+
+
+def pause(peer: Peer, name: str = "pause") -> None:
+    peer.line.ask(peer.asking.call("group.pause", {"topic": "t", "group": "g"}, peer.keep(name)))
+
+
+def until_answered(peer: Peer, name: str, each: Callable[[], None] = lambda: None) -> int:
+    """Connections that broke at the call until it failed."""
+    for breaks in range(100):
+        if name in peer.replies:
+            return breaks
+        peer.connect()
+        for _ in range(10):
+            if any(isinstance(event, native.Call) for event in peer.asked):
+                break
+            peer.confirm()
+        each()
+        peer.cut()
+    raise AssertionError("it is asked for ever")
+
+
+def test_a_request_during_which_every_connection_breaks_is_not_asked_for_ever(peer: Peer) -> None:
+    pause(peer)
+    assert until_answered(peer, "pause") == CLIENT_BREAKS_MAX
+    assert isinstance(peer.replies["pause"], errors.Closed)
+    message = str(peer.replies["pause"])
+    assert (
+        f"broke {CLIENT_BREAKS_MAX} times, each time while group.pause was under way (the connection ended" in message
+    )
+    peer.connect()
+    assert peer.asked == []
+    peer.publish("a")
+    peer.exchange()
+    peer.confirm()
+    assert isinstance(peer.replies["a"], native.Published)
+
+
+def test_what_is_asked_beside_a_request_that_breaks_connections_does_not_fail_with_it(peer: Peer) -> None:
+    peer.publish("before")
+    pause(peer)
+    for number in range(CLIENT_PRODUCER_WINDOW):
+        peer.publish(f"after {number}")
+    until_answered(peer, "pause")
+    peer.connect()
+    while peer.asked:  # one by one, as long as one of them may be what breaks connections
+        peer.confirm()
+    del peer.replies["pause"]
+    assert len(peer.replies) == CLIENT_PRODUCER_WINDOW + 1
+    assert {type(answer) for answer in peer.replies.values()} == {native.Published}
+
+
+def test_answers_in_between_give_a_request_more_chances_but_not_without_end(peer: Peer) -> None:
+    pause(peer)
+
+    def confirm_others() -> None:
+        peer.line._answers += 1  # as one that was asked beside it would
+
+    assert until_answered(peer, "pause", confirm_others) == CLIENT_BREAKS_IN_ALL_MAX
+
+
+def test_a_server_that_says_goodbye_has_not_been_broken(peer: Peer) -> None:
+    pause(peer)
+    for _ in range(3 * CLIENT_BREAKS_IN_ALL_MAX):
+        peer.connect()
+        assert peer.server is not None
+        peer.server.send_close(errors.Draining("going"))
+        peer.exchange()
+        peer.asked = []
+    assert peer.replies == {}
+    peer.connect()
+    assert [type(event) for event in peer.asked] == [native.Call]
+
+
+def test_a_subscription_that_breaks_every_connection_ends_its_consumer(peer: Peer) -> None:
+    peer.connect()
+    channel = peer.channel()
+    peer.exchange()
+    (consume,) = peer.asked
+    assert peer.server is not None
+    peer.server.send_subscribed(consume.correlation, SECOND_NS)
+    peer.exchange()
+    peer.cut()
+    for _ in range(CLIENT_BREAKS_MAX):
+        assert channel.error is None
+        peer.connect()
+        assert [type(event) for event in peer.asked] == [native.Consume]
+        peer.cut()
+    assert isinstance(channel.error, errors.Closed)
+    peer.connect()
+    assert peer.asked == []
+
+
+def test_a_connection_worked_when_it_answered_something_or_stood_for_a_while(peer: Peer) -> None:
+    peer.connect()
+    peer.cut()
+    assert not peer.line.worked, "a WELCOME alone is no reason to come back at once"
+    peer.connect()
+    peer.publish("a")
+    peer.exchange()
+    peer.confirm()
+    peer.cut()
+    assert peer.line.worked
+    peer.connect(welcome=False)
+    peer.now += 10 * CLIENT_RECONNECT_NS_MAX
+    peer.cut()
+    assert not peer.line.worked
+    peer.connect()
+    peer.now += CLIENT_RECONNECT_NS_MAX
+    peer.cut()
+    assert peer.line.worked

@@ -12,7 +12,15 @@ from headrace.batch import Message, encode
 from headrace.clock import ManualClock
 from headrace.config import TopicConfig
 from headrace.delivery import SettleMany, State, snapshot
-from headrace.errors import HeadraceError, InvalidArgument, LeaseLost, PayloadTooLarge, QueueFull, UnknownTopic
+from headrace.errors import (
+    HeadraceError,
+    InvalidArgument,
+    LeaseLost,
+    LimitExceeded,
+    PayloadTooLarge,
+    QueueFull,
+    UnknownTopic,
+)
 from headrace.journal import DiskJournal
 from headrace.shard import Core
 from headrace.testing import Fault, PowerCut, SimulatedDisk
@@ -53,7 +61,11 @@ def test_everything_of_a_settle_is_one_record(stage: Stage) -> None:
 
 BAD: dict[str, tuple[type[HeadraceError], Any]] = {
     "a stale receipt": (LeaseLost, lambda out, held: {"ack": [held, d.Receipts(held.pid, 999, 0)]}),
-    "a full output": (QueueFull, lambda out, held: {"ack": [held], "publish": [(out, batch(*"abcdef"))]}),
+    "a full output": (QueueFull, lambda out, held: {"ack": [held], "publish": [(out, batch(*"abcde"))]}),
+    "an output that never fits": (
+        LimitExceeded,
+        lambda out, held: {"ack": [held], "publish": [(out, batch(*"abcdef"))]},
+    ),
     "a delay beyond what is allowed": (
         InvalidArgument,
         lambda out, held: {"ack": [held], "publish": [(out, batch(after("x", 2 * HOUR)))]},
@@ -83,6 +95,7 @@ BAD: dict[str, tuple[type[HeadraceError], Any]] = {
 def test_one_thing_that_is_wrong_refuses_all_of_it(stage: Stage, what: str) -> None:
     error, entries = BAD[what]
     out = stage.topic("out", max_depth=5, max_delay_ns=HOUR, max_message_bytes=1000).partitions[0].pid
+    stage.publish("there already")
     stage.topic("in")
     stage.publish("a")
     held = stage.take("a").receipt
@@ -116,7 +129,7 @@ def test_batches_for_two_partitions_of_one_topic_share_its_depth_and_its_dedup_i
     held, other = (delivery.receipt for delivery in stage.lease(2))
     once = Message(b"once", dedup_id=b"x")
     assert isinstance(
-        stage.settle(ack=[held], publish=[(first, batch("1", "2")), (second, batch("3", "4"))]), QueueFull
+        stage.settle(ack=[held], publish=[(first, batch("1", "2")), (second, batch("3", "4"))]), LimitExceeded
     )
     done = stage.settle(ack=[held], publish=[(first, batch(once)), (second, batch(once))])
     assert [each.count for each in done.published] == [1, 0]

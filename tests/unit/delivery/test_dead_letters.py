@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from headrace.batch import Message
@@ -200,3 +201,35 @@ def test_an_earlier_death_is_not_told_of_a_later_one(stage: Stage) -> None:
     assert letter.headers["headrace-dead-error"] == "two"
     assert letter.headers["headrace-dead-offset"] == "1"
     assert letter.headers["headrace-dead-attempts"] == "1"
+
+
+def test_the_nack_that_kills_is_a_nack_and_a_reject_is_none(stage: Stage) -> None:
+    topic = stage.topic(retry=retry(max_retries=0), lease_ns=10 * S)
+    stage.publish("a", "b", "c", "d", "e")
+    for _ in range(3):
+        stage.nack(*stage.lease(1))
+    assert topic.groups["default"].nacked == 3
+    stage.reject(*stage.lease(1))
+    assert topic.groups["default"].nacked == 3
+    stage.lease(1)
+    stage.advance(11 * S)
+    assert topic.groups["default"].nacked == 4, "its lease ran out, and it had no other try"
+    assert sum(topic.groups["default"].deaths.values()) == 5
+
+
+def test_a_nack_after_the_end_of_a_lifetime_counts(stage: Stage) -> None:
+    topic = stage.topic(lease_ns=10 * S)
+    stage.publish(Message(b"a", ttl_ns=5 * S), Message(b"b", ttl_ns=5 * S))
+    first, second = stage.lease(2)
+    stage.advance(6 * S)
+    stage.nack(first)
+    stage.release(second)
+    assert [stage.state_of(0), stage.state_of(1)] == [State.EXPIRED, State.EXPIRED]
+    assert topic.groups["default"].nacked == 1
+
+
+def test_deaths_in_a_journal_of_before_mean_what_they_meant() -> None:
+    """Their facts do not say how the last attempt failed, and a snapshot that stands for them has not counted it."""
+    old = [18, 1, 1, 7, 0, "max_retries", "boom", 1, 5, 2, 3]
+    died = msgspec.msgpack.decode(msgspec.msgpack.encode(old), type=Died)
+    assert (died.to_offset, died.cause) == (3, "")

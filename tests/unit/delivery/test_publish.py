@@ -6,7 +6,7 @@ import pytest
 
 from headrace.batch import Message, encode
 from headrace.delivery import Publish, PublishDone, State, snapshot
-from headrace.errors import InvalidArgument, PayloadTooLarge, QueueFull, UnknownTopic
+from headrace.errors import InvalidArgument, LimitExceeded, PayloadTooLarge, QueueFull, UnknownTopic
 from unit.delivery.harness import MS, Stage, plain
 
 
@@ -63,6 +63,9 @@ def test_a_full_topic_refuses_whole_batches_and_takes_them_again_when_there_is_r
     refusal = stage.publish("a3", "a4")
     assert isinstance(refusal, QueueFull)
     assert "2 unsettled messages; 2 more would pass its max_depth of 3" in refusal.message
+    never = stage.publish("a4", "a5", "a6", "a7")
+    assert isinstance(never, LimitExceeded), "trying again would not help"
+    assert "4 messages at once: topic 't' holds at most 3 unsettled ones (max_depth)" in never.message
     assert snapshot(stage.state) == before
     stage.publish("a3")
     assert isinstance(stage.publish("a4"), QueueFull)
@@ -129,7 +132,7 @@ def test_a_delay_beyond_max_delay_is_refused_and_one_up_to_it_taken(stage: Stage
     before = snapshot(stage.state)
     refusal = stage.publish(Message(b"a", delay_ns=limit_ns + 1))
     assert isinstance(refusal, InvalidArgument)
-    assert "max_delay" in refusal.message
+    assert refusal.message == "a delay of 169h: topic 't' allows up to 168h (max_delay)", "as they are configured"
     assert isinstance(stage.publish(Message(b"a", deliver_at_ns=stage.now_ns + limit_ns + MS)), InvalidArgument)
     assert snapshot(stage.state) == before
     assert isinstance(stage.publish(Message(b"a", delay_ns=limit_ns)), PublishDone)

@@ -172,7 +172,9 @@ def test_moving_beyond_max_delay_is_refused(stage: Stage) -> None:
     stage.topic(max_delay_ns=HOUR)
     stage.publish(after("a", MINUTE))
     before = snapshot(stage.state)
-    assert isinstance(stage.move(0, due_ns=stage.now_ns + HOUR + S), InvalidArgument)
+    refusal = stage.move(0, due_ns=stage.now_ns + HOUR + S)
+    assert isinstance(refusal, InvalidArgument)
+    assert refusal.message == "a delay of 61m: topic 't' allows up to 1h (max_delay)"
     assert snapshot(stage.state) == before
 
 

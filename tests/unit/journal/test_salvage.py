@@ -94,7 +94,7 @@ def test_what_cannot_be_closed_is_named() -> None:
 
 
 def test_a_held_or_absent_directory_is_refused(data_dir: Path) -> None:
-    with DiskJournal.open(data_dir), pytest.raises(StorageFailed, match="is held by another process"):
+    with DiskJournal.open(data_dir), pytest.raises(StorageFailed, match="is held by this process already"):
         verify(data_dir)
     assert verify(data_dir) == []
     with pytest.raises(StorageFailed, match="does not exist"):

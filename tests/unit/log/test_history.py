@@ -90,9 +90,9 @@ def test_what_cannot_be_is_refused(world: SealedWorld) -> None:
     world.publish("orders", [b"x"])
     with pytest.raises(UnknownTopic):
         world.call("log.events", topic="order")
-    with pytest.raises(InvalidArgument, match="limit 0"):
+    with pytest.raises(InvalidArgument, match="limit is 0"):
         world.call("log.events", topic="orders", limit=0)
-    with pytest.raises(InvalidArgument, match="from_position -1"):
+    with pytest.raises(InvalidArgument, match="from_position is -1"):
         world.call("log.events", topic="orders", from_position=-1)
     beyond = world.call("log.events", topic="orders", from_position=1 << 40)
     assert beyond["next_position"] == beyond["end_position"] == 1 << 40

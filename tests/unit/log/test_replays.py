@@ -198,9 +198,9 @@ def test_a_replay_keeps_to_its_rate(world: SealedWorld) -> None:
 @pytest.mark.parametrize(
     ("arguments", "wrong"),
     [
-        ({"where": {"outcome": "happy"}}, "where outcome is 'happy': must be one of acked, failed, dead"),
-        ({"where": {"colour": "red"}}, "where has no 'colour'; it can have outcome"),
-        ({"rate": 0}, "rate 0: messages a second, above 0"),
+        ({"where": {"outcome": "happy"}}, "where: outcome is 'happy'; it must be one of acked, failed, dead"),
+        ({"where": {"colour": "red"}}, "where: there is no 'colour'; it can have outcome"),
+        ({"rate": 0}, "rate is 0; it must be messages a second"),
     ],
 )
 def test_what_cannot_be_asked(world: SealedWorld, arguments: dict[str, Any], wrong: str) -> None:

@@ -201,7 +201,7 @@ def test_a_directory_that_a_broker_has_open(busy: Path) -> None:
     from headrace.errors import StorageFailed
 
     world = SealedWorld(busy)
-    with pytest.raises(StorageFailed, match="held by another process"):
+    with pytest.raises(StorageFailed, match="is held by this process already"):
         looked_over(busy)
     world.close()
 

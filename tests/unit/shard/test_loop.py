@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -78,6 +78,70 @@ async def test_everything_that_came_in_shares_a_sync_and_is_answered_in_order(pl
     await rounds()
     assert answered == list(range(100))
     assert place.journal.stats.commits == commits + 1
+
+
+async def test_what_is_written_for_the_replies_of_a_commit_is_written_once_all_are_handed_out(place: Place) -> None:
+    heard: list[str] = []
+
+    def answer(name: str) -> Callable[[Any], None]:
+        def hear(_: Any) -> None:
+            heard.append(name)
+            place.host.afterwards(lambda: heard.append(f"write {name}"))
+
+        return hear
+
+    for name in "ab":
+        place.host.then(lambda: place.core.execute(d.Publish(1, encode_columns([b"a"]))), answer(name))
+    await rounds()
+    place.journal.let_go()
+    place.host._durable(None)
+    assert heard == ["a", "b", "write a", "write b"]
+    place.host.afterwards(lambda: heard.append("write c"))  # nothing is being handed out: with this round of the loop
+    assert heard[-1] != "write c"
+    await rounds()
+    assert heard[-1] == "write c"
+
+
+async def test_what_a_lone_connection_brought_is_committed_without_waiting_for_the_round_to_end(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "COMMIT_HERE_BYTES_MAX", 1 << 20)
+    place.journal.holding = False
+    answered: list[int] = []
+    operation = lambda: place.core.execute(d.Publish(1, encode_columns([b"a"])))  # noqa: E731
+    place.host.gather()
+    place.host.then(operation, lambda reply: answered.append(reply.base_offset))
+    assert answered == []
+    place.host.commit_gathered()
+    assert answered == [0]
+    # One that was planned before is not made twice.
+    place.host.then(operation, lambda reply: answered.append(reply.base_offset))
+    place.host.gather()
+    place.host.commit_gathered()
+    commits = place.journal.stats.commits
+    assert answered == [0, 1]
+    await rounds()
+    assert place.journal.stats.commits == commits
+    # And afterwards rounds are planned again.
+    place.host.then(operation, lambda reply: answered.append(reply.base_offset))
+    await rounds()
+    assert answered == [0, 1, 2]
+
+
+async def test_a_door_that_fails_over_a_reply_does_not_keep_the_others_from_writing(place: Place) -> None:
+    heard: list[str] = []
+
+    def fail(_: Any) -> None:
+        place.host.afterwards(lambda: heard.append("write"))
+        raise ZeroDivisionError
+
+    place.host.then(lambda: place.core.execute(d.Publish(1, encode_columns([b"a"]))), fail)
+    await rounds()
+    place.journal.let_go()
+    with pytest.raises(ZeroDivisionError):
+        place.host._durable(None)
+    await rounds()
+    assert heard == ["write"]
 
 
 async def test_a_reply_whose_position_is_not_durable_yet_waits_for_the_next_sync(place: Place) -> None:

@@ -47,7 +47,7 @@ def test_looking_changes_no_byte(worked: Stage, data_dir: Path) -> None:
 
 
 def test_a_directory_that_somebody_has_open_is_left_alone(worked: Stage, data_dir: Path) -> None:
-    with pytest.raises(StorageFailed, match="held by another process"):
+    with pytest.raises(StorageFailed, match="is held by this process already"):
         verify(data_dir)
     worked.journal.close()
 

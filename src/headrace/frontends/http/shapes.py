@@ -437,13 +437,16 @@ class MessagesQuery(Shape):
 
 
 class BrowsedMessage(Message, omit_defaults=True, gc=False):
-    """A message with where it stands in a group."""
+    """A message with where it stands in a group: a scheduled one with when it is due, a dead one with how it died."""
 
     namespace: str = ""
     topic: str = ""
     state: str = ""
     attempts: int = 0
     last_error: str = ""
+    due_at: str = ""
+    reason: str = ""
+    died_at: str = ""
 
 
 class MessagesAnswer(msgspec.Struct, omit_defaults=True):

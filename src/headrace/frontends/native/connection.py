@@ -11,6 +11,7 @@ The rules:
 - Requests that can bring much (pulls, calls) are started while there is room for what they may bring, and wait
   in line otherwise; publishes and settles bring little and are started at once, up to the session's limits.
 - A frame that has begun is kept until it is whole: what all connections keep that way is counted by the door.
+- A fault of ours ends the request it came up in, with an answer (`_fail`); the connection and its other requests go on.
 - When the connection ends, whoever consumed through it leaves, and its leases are given back at once: uncounted after
   a CLOSE, as spent attempts when it broke, so that a message that kills its consumers does not go round for ever.
 
@@ -22,6 +23,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from headrace import errors, limits
@@ -51,7 +53,7 @@ if TYPE_CHECKING:
 __all__ = ["NativeConnection"]
 
 _FRAME_MARGIN_BYTES: Final = 64 * limits.KIB
-_FEATURES: Final = (native.FEATURE_HELD, native.FEATURE_WITHDRAW)
+_INTERNAL: Final = "an internal error ended this request, and whether it happened is unknown; see the server's log"
 _log = logger("native")
 
 
@@ -103,7 +105,7 @@ class NativeConnection(asyncio.Protocol):
         self._pulled_bytes = limits.LEASE_BYTES_DEFAULT // limits.PUSH_PORTION_MESSAGES  # of one message, as last seen
         self._pulls: set[Pull] | None = None
         self._pumps: list[Push] | None = None
-        self._line: deque[Callable[[], None]] | None = None
+        self._line: deque[tuple[int, Callable[[], bool]]] | None = None  # by correlation
         self._tasks: set[asyncio.Task[None]] | None = None
         self._lease_bytes = 0
         self._pushed_bytes = 0  # since the last write
@@ -138,8 +140,15 @@ class NativeConnection(asyncio.Protocol):
         session.receive_bytes(data, self._door.now_ns())
         if before or session.buffered_bytes:
             self._door.begun(self, session.buffered_bytes)
-        self._react()
         host = self._broker.host
+        if len(self._door.connections) == 1:  # nobody else can join its commit: it need not wait for the round to end
+            host.gather()
+            try:
+                self._react()
+            finally:
+                host.commit_gathered()
+        else:
+            self._react()
         if host.busy and not self._waits_for_disk:
             self._waits_for_disk = True
             self._govern_reading()
@@ -191,15 +200,15 @@ class NativeConnection(asyncio.Protocol):
                 correlation = getattr(event, "correlation", 0)
                 if correlation:
                     self.session.send_error(correlation, error)
-            except Exception as error:  # noqa: BLE001 - one request must not take the process down
-                self._fail(error)
+            except Exception as error:  # noqa: BLE001 - one request must not take the others down
+                self._fail(getattr(event, "correlation", 0), error)
         self._after()
 
     def touch(self) -> None:
-        """There may be something to write: do it at the end of this round."""
+        """There may be something to write: do it once for all that this round, or this commit, answers."""
         if not self._flush_planned:
             self._flush_planned = True
-            self._loop.call_soon(self._flush)
+            self._broker.host.afterwards(self._flush)
 
     def _flush(self) -> None:
         self._flush_planned = False
@@ -228,9 +237,11 @@ class NativeConnection(asyncio.Protocol):
             return
         if session.reading_paused is self._reading:
             self._govern_reading()
-        due_ns = session.next_due_ns()
-        if due_ns is not None and (self._timer is None or due_ns < self._timer_ns):
-            self._arm(due_ns)
+        if self._timer is None or session.due_earlier:
+            due_ns = session.next_due_ns()
+            session.due_earlier = False
+            if due_ns is not None and (self._timer is None or due_ns < self._timer_ns):
+                self._arm(due_ns)
 
     def _govern_reading(self) -> None:
         reading = not (self._writing_paused or self._waits_for_disk or self.session.reading_paused)
@@ -315,7 +326,6 @@ class NativeConnection(asyncio.Protocol):
             server=self._door.product,
             server_id=self._door.server_id,
             namespace=namespace,
-            features=[feature for feature in body.features if feature in _FEATURES],
             wall_ns=site.clock.wall_ns(),
         )
         if self._door.draining_ns is not None:
@@ -335,10 +345,14 @@ class NativeConnection(asyncio.Protocol):
         correlation, count = packet.correlation, batch.count
 
         def answer(reply: list[Part] | errors.HeadraceError) -> None:
+            session = self.session
             if isinstance(reply, errors.HeadraceError):
-                self.session.send_error(correlation, reply)
+                session.send_error(correlation, reply)
+            elif len(reply) == 1 and not reply[0].duplicates:
+                part = reply[0]
+                session.send_published_run(correlation, part.partition, count, part.base_offset, part.base_id)
             else:
-                self.session.send_published(correlation, count, *published(count, reply))
+                session.send_published(correlation, count, *published(count, reply))
             self.touch()
 
         self._broker.publish_then(namespace, packet.topic, packet.partition, batch, answer)
@@ -443,7 +457,7 @@ class NativeConnection(asyncio.Protocol):
             guard(self.principal, "consume", group[0], group[1])
         most_bytes = self.session.peer_frame_bytes_max - _FRAME_MARGIN_BYTES
         bytes_max = min(packet.bytes_max or limits.LEASE_BYTES_DEFAULT, most_bytes)
-        self._start_or_wait(lambda: self._lease(packet, group, consumer, bytes_max))
+        self._start_or_wait(packet.correlation, lambda: self._lease(packet, group, consumer, bytes_max))
 
     def _lease(self, packet: native.Lease, group: GroupName, consumer: str, bytes_max: int) -> bool:
         """Start a pull, if there is room for what it may bring."""
@@ -458,14 +472,19 @@ class NativeConnection(asyncio.Protocol):
                 self._pulled.add(member)
                 self._door.puller_came(member)
         pulling = _Pulling(self, packet, group, bytes_max)
-        pull = self._broker.lease_then(
-            *group,
-            consumer,
-            min(packet.messages_max, max(1, bytes_max // self._pulled_bytes)),
-            pulling.answer,
-            wait_ns=min(packet.wait_ns, limits.WAIT_NS_MAX),
-            lease_ns=packet.lease_ns or None,
-        )
+        try:
+            pull = self._broker.lease_then(
+                *group,
+                consumer,
+                min(packet.messages_max, max(1, bytes_max // self._pulled_bytes)),
+                pulling.answer,
+                wait_ns=min(packet.wait_ns, limits.WAIT_NS_MAX),
+                lease_ns=packet.lease_ns or None,
+            )
+        except Exception:
+            if not pulling.answered:
+                self._lease_bytes -= bytes_max
+            raise
         if pull is not None:
             pulling.pull = pull
             if self._pulls is None:
@@ -516,7 +535,7 @@ class NativeConnection(asyncio.Protocol):
         elif not orders:
             self.session.send_settled(packet.correlation, refusals)
         else:
-            self._task(self._settle_each(packet.correlation, orders, refusals))
+            self._task(packet.correlation, self._settle_each(packet.correlation, orders, refusals))
 
     async def _settle_each(
         self, correlation: int, orders: dict[GroupName, Order], refusals: list[native.Refusal]
@@ -568,13 +587,13 @@ class NativeConnection(asyncio.Protocol):
         attachments = [bytes(attachment) for attachment in packet.attachments]
         if attachments:
             arguments["attachments"] = attachments
-        self._start_or_wait(lambda: self._call(packet.correlation, method, arguments))
+        self._start_or_wait(packet.correlation, lambda: self._call(packet.correlation, method, arguments))
 
     def _call(self, correlation: int, method: str, arguments: dict[str, Any]) -> bool:
         if self._calls >= limits.CALLS_MAX:
             return False
         self._calls += 1
-        self._task(self._run_call(correlation, method, arguments))
+        self._task(correlation, self._run_call(correlation, method, arguments))
         return True
 
     async def _run_call(self, correlation: int, method: str, arguments: dict[str, Any]) -> None:
@@ -589,46 +608,64 @@ class NativeConnection(asyncio.Protocol):
             self.session.send_error(correlation, error)
         finally:
             self._calls -= 1
-        self._start_waiting()
-        self.touch()
+            self._start_waiting()
+            self.touch()
 
     # -- requests that wait for room -----------------------------------------------------------------------------------
 
-    def _start_or_wait(self, start: Callable[[], bool]) -> None:
-        if self._line or self._writing_paused or not start():
+    def _start_or_wait(self, correlation: int, start: Callable[[], bool]) -> None:
+        if self._line or self._writing_paused or not self._started(correlation, start):
             if self._line is None:
                 self._line = deque()
-            self._line.append(start)  # type: ignore[arg-type] # what it returns is looked at below
+            self._line.append((correlation, start))
 
     def _start_waiting(self) -> None:
         if self._starting:
             return  # what was just started was answered at once; the loop below goes on
         self._starting = True
         try:
-            line: Any = self._line
-            while line and not self._writing_paused and line[0]():
+            line = self._line
+            while line and not self._writing_paused and self._started(*line[0]):
                 line.popleft()
         finally:
             self._starting = False
 
-    def _task(self, work: Coroutine[Any, Any, None]) -> None:
+    def _started(self, correlation: int, start: Callable[[], bool]) -> bool:
+        """Start a request; False when there is no room for it yet. One that fails is answered, and waits no more."""
+        try:
+            return start()
+        except errors.HeadraceError as error:
+            self.session.send_error(correlation, error)
+        except Exception as error:  # noqa: BLE001 - whoever made room is not who failed
+            self._fail(correlation, error)
+        return True
+
+    def _task(self, correlation: int, work: Coroutine[Any, Any, None]) -> None:
+        """Do what a request asks for beside the others."""
         task = self._loop.create_task(work)
         if self._tasks is None:
             self._tasks = set()
         self._tasks.add(task)
-        task.add_done_callback(self._task_ended)
+        task.add_done_callback(partial(self._task_ended, correlation))
 
-    def _task_ended(self, task: asyncio.Task[None]) -> None:
+    def _task_ended(self, correlation: int, task: asyncio.Task[None]) -> None:
         if self._tasks is not None:
             self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail(error)
+            self._fail(correlation, error)
             self.touch()
 
-    def _fail(self, error: BaseException) -> None:
-        """A fault of ours: it ends this connection and is told to whoever runs the server."""
+    def _fail(self, correlation: int, error: BaseException) -> None:
+        """A fault of ours, told to whoever runs the server. It ends the request it came up in; what belongs to no
+        request, or comes up after the answer, leaves the connection in doubt and ends it."""
         _log.error("a request failed", peer=self.peer, exc_info=error)
-        self.session.send_close(errors.Closed("an internal error ended this connection; see the server's log"))
+        if correlation and self.session.waits(correlation):
+            push = self.pushes.get(correlation) if self.pushes else None
+            if push is not None:
+                self._drop_push(push)
+            self.session.send_error(correlation, errors.Closed(_INTERNAL))
+        else:
+            self.session.send_close(errors.Closed("an internal error ended this connection; see the server's log"))
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -648,16 +685,18 @@ class NativeConnection(asyncio.Protocol):
 class _Pulling:
     """The answer of one pull, when it comes."""
 
-    __slots__ = ("_bytes_max", "_connection", "_group", "_packet", "pull")
+    __slots__ = ("_bytes_max", "_connection", "_group", "_packet", "answered", "pull")
 
     def __init__(self, connection: NativeConnection, packet: native.Lease, group: GroupName, bytes_max: int) -> None:
         self.pull: Pull | None = None
+        self.answered = False
         self._connection = connection
         self._packet = packet
         self._group = group
         self._bytes_max = bytes_max
 
     def answer(self, reply: Any) -> None:
+        self.answered = True
         self._connection.pulled(self, self._packet, self._group, reply, self._bytes_max)
 
 
@@ -692,7 +731,8 @@ class _Settling:
             if reply.refused:
                 refusals = refusals + refusals_of(self._order, reply.refused)
             effects = published_effects(reply, self._counts) if self._counts else ()
-            connection.session.send_settled(self._correlation, refusals, effects)
+            cancelled = reply.cancelled if self._atomic else None
+            connection.session.send_settled(self._correlation, refusals, effects, cancelled)
         connection.touch()
 
 

@@ -23,6 +23,7 @@ from headrace.wire.native.layouts import WITHDRAW_FLAG
 from headrace.wire.native.packets import (
     BY_KEY,
     DURABLE,
+    FEATURES,
     VERSION_MAX,
     VERSION_MIN,
     Action,
@@ -38,9 +39,12 @@ from headrace.wire.native.packets import (
     HelloBody,
     Kind,
     Lease,
+    Leased,
     Packet,
+    Published,
     ReceiptRun,
     Scope,
+    Settled,
     Subscribed,
     Unsubscribe,
     Verb,
@@ -63,7 +67,7 @@ class ClientSession(Session):
         client: str,
         token: str | None = None,
         namespace: str = "default",
-        features: Sequence[str] = (),
+        features: Sequence[str] = FEATURES,
         heartbeat_ns: int = 0,
         now_ns: int,
     ) -> None:
@@ -97,7 +101,9 @@ class ClientSession(Session):
 
     def _handle(self, packet: Packet, size_bytes: int) -> None:
         kind = packet.kind
-        if isinstance(packet, Deliveries):
+        if type(packet) in _PLAIN_REPLIES:
+            self._handle_reply(packet, kind, packet.correlation)  # type: ignore[attr-defined] # replies have one
+        elif isinstance(packet, Deliveries):
             self._handle_deliveries(packet)
         elif isinstance(packet, Welcome):
             self._handle_welcome(packet)
@@ -122,6 +128,7 @@ class ClientSession(Session):
         self._frame_bytes_max = self.limits.frame_bytes_max
         self._heartbeat_ns = body.heartbeat_ns
         self._due_ns = None
+        self.due_earlier = True
         self._events.append(packet)
 
     def _handle_reply(self, packet: Packet, kind: Kind, correlation: int) -> None:
@@ -265,6 +272,10 @@ class ClientSession(Session):
                 f"a credit of {messages} messages, {size_bytes} bytes; the server takes at most "
                 f"{welcome.credit_messages_max} messages, {welcome.credit_bytes_max} bytes"
             )
+
+
+_PLAIN_REPLIES = frozenset({Published, Leased, Settled})
+"""What comes most, and changes nothing in a session but that a request is over."""
 
 
 def _packet_frame(correlation: int, kind: Callable[..., Packet], fields: tuple[Any, ...]) -> list[Buffer]:

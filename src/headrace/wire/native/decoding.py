@@ -392,10 +392,10 @@ def _effects(view: memoryview, at: int, count: int, end: int) -> tuple[list[Effe
 
 
 def _decode_settled(view: memoryview, at: int, end: int, _flags: int, correlation: int) -> Packet:
-    refusal_count, published_count, zero = SETTLED.unpack_from(view, at)
-    if zero:
-        raise _bad("SETTLED: a reserved field is not 0")
-    if not refusal_count and not published_count:
+    refusal_count, published_count, counted = SETTLED.unpack_from(view, at)
+    if counted > 1:
+        raise _bad("SETTLED: a reserved field is neither 0 nor 1")
+    if not refusal_count and not published_count and not counted:
         _whole("SETTLED", at + 8, end)
         return Settled(correlation, [], [])
     refusals, at = _runs(REFUSAL, view, at + 8, refusal_count, end)
@@ -409,8 +409,12 @@ def _decode_settled(view: memoryview, at: int, end: int, _flags: int, correlatio
         at += size
         _whole("SETTLED", stop, size)
         published.append(packet)
+    cancelled = None
+    if counted:
+        (cancelled,) = U32.unpack_from(view, at)
+        at += 4
     _whole("SETTLED", at, end)
-    return Settled(correlation, refusals, published)
+    return Settled(correlation, refusals, published, cancelled)
 
 
 def _decode_call(view: memoryview, at: int, end: int, _flags: int, correlation: int) -> Packet:

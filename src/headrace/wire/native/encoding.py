@@ -77,6 +77,8 @@ from headrace.wire.native.packets import (
     Welcome,
 )
 
+_BYTES: Final = {bytes}
+
 
 def _buffers(body: Buffer | Sequence[Buffer]) -> tuple[list[Buffer], int]:
     """``body`` as byte buffers, and how many bytes they are together."""
@@ -163,7 +165,10 @@ def publish_frame(
 ) -> list[Buffer]:
     """PUBLISH without a packet in between."""
     a, b = namespace.encode(), topic.encode()
-    buffers, size = _buffers(batch)
+    if type(batch) is list and set(map(type, batch)) == _BYTES:
+        buffers, size = batch, sum(map(len, batch))
+    else:
+        buffers, size = _buffers(batch)
     if len(a) > limits.NAME_BYTES_MAX or len(b) > limits.NAME_BYTES_MAX:
         raise errors.InvalidArgument(f"a name of {max(len(a), len(b))} bytes; at most {limits.NAME_BYTES_MAX}")
     length = 14 + len(a) + len(b) + size
@@ -171,10 +176,17 @@ def publish_frame(
     return [head + a + b, *buffers]
 
 
+def published_run_frame(
+    correlation: int, partition: int, count: int, base_offset: int, base_id: int, flags: int = 0
+) -> list[Buffer]:
+    """PUBLISHED of one run and no duplicates, without a packet in between."""
+    return [PUBLISHED_RUN_FRAME.pack(38, 17, flags, correlation, count, 1, 0, partition, count, base_offset, base_id)]
+
+
 def _encode_published(packet: Published) -> list[Buffer]:
     flags = RELAXED_FLAG if packet.relaxed else 0
-    if len(packet.parts) == 1 and not packet.duplicates:
-        return [PUBLISHED_RUN_FRAME.pack(38, 17, flags, packet.correlation, packet.count, 1, 0, *packet.parts[0])]
+    if len(packet.parts) == 1 and not packet.duplicates and packet.parts[0][1] == packet.count:
+        return published_run_frame(packet.correlation, *packet.parts[0], flags)
     return _frame(Kind.PUBLISHED, packet.correlation, _published_body(packet), flags)
 
 
@@ -291,16 +303,20 @@ def settle_frame(correlation: int, actions: Sequence[Action], effects: Sequence[
 
 
 def _encode_settled(packet: Settled) -> list[Buffer]:
-    return settled_frame(packet.correlation, packet.refusals, packet.published)
+    return settled_frame(packet.correlation, packet.refusals, packet.published, packet.cancelled)
 
 
-def settled_frame(correlation: int, refusals: Sequence[Refusal], published: Sequence[Published]) -> list[Buffer]:
+def settled_frame(
+    correlation: int, refusals: Sequence[Refusal], published: Sequence[Published], cancelled: int | None = None
+) -> list[Buffer]:
     """SETTLED without a packet in between."""
-    body = [SETTLED.pack(len(refusals), len(published), 0)]
+    body = [SETTLED.pack(len(refusals), len(published), cancelled is not None)]
     body += [REFUSAL.pack(*refusal) for refusal in refusals]
     for packet in published:
         part = _published_body(packet)
         body.append(U32.pack(len(part)) + part)
+    if cancelled is not None:
+        body.append(U32.pack(cancelled))
     return _frame(Kind.SETTLED, correlation, b"".join(body))
 
 

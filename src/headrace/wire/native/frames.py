@@ -58,6 +58,13 @@ _ROWS: Final = {int(kind): (DECODERS[kind], KNOWN_FLAGS.get(kind, 0), kind in UN
 """What `decode_frame` asks of every frame, in one look."""
 
 
+ORDINARY: Final = {
+    int(kind): (DECODERS[kind], 6 + BODY_BYTES_MAX[kind])
+    for kind in (Kind.PUBLISH, Kind.PUBLISHED, Kind.LEASE, Kind.LEASED, Kind.SETTLE, Kind.SETTLED, Kind.CALL)
+}
+"""Requests and replies, which carry a correlation: their decoder and their greatest length."""
+
+
 class Failure(msgspec.Struct, frozen=True):
     """Bytes that are no frame: the error the connection closes with."""
 

@@ -32,6 +32,13 @@ Refusal: TypeAlias = tuple[int, int, int, int, int, int]
 
 VERSION_MIN: Final = 1
 VERSION_MAX: Final = 1
+CANCELLED: Final = "cancelled"
+"""A feature: SETTLED says how many messages were cancelled."""
+HELD: Final = "held"
+"""CONSUME says what a consumer that comes back still holds; a server that was started anew gives back the rest."""
+WITHDRAW: Final = "withdraw"
+"""CREDIT may take back what it gave."""
+FEATURES: Final = (CANCELLED, HELD, WITHDRAW)
 BY_KEY: Final = -1
 """``partition`` of a publish the broker routes by key."""
 BY_POLICY: Final = -1
@@ -40,12 +47,6 @@ DURABLE: Final = 0
 RELAXED: Final = 1
 DUPLICATE: Final = 0xFFFF
 """In ``Published.indexes``: this message is a duplicate."""
-
-
-FEATURE_HELD: Final = "held"
-"""CONSUME says what a consumer that comes back still holds; a server that was started anew gives back the rest."""
-FEATURE_WITHDRAW: Final = "withdraw"
-"""CREDIT may take back what it gave."""
 
 
 class Kind(IntEnum):
@@ -372,12 +373,15 @@ class Settle(Packet, frozen=True):
 
 
 class Settled(Packet, frozen=True):
-    """Done, except the refusals; ``published`` answers the publish effects in their order (their correlation is 0)."""
+    """Done, except the refusals; ``published`` answers the publish effects in their order (their correlation is 0),
+    ``cancelled`` is how many messages the cancel effects found: None where the other side does not say (``CANCELLED``).
+    """
 
     kind = Kind.SETTLED
     correlation: int
     refusals: Sequence[Refusal] = ()
     published: Sequence[Published] = ()
+    cancelled: int | None = None
 
 
 class Call(Packet, frozen=True):

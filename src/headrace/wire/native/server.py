@@ -18,8 +18,11 @@ from typing import Any
 
 from headrace import errors
 from headrace.wire.native.codes import number_of, retry_after_of
-from headrace.wire.native.encoding import ENCODERS, delivered_frame, settled_frame
+from headrace.wire.native.encoding import ENCODERS, delivered_frame, published_run_frame, settled_frame
+from headrace.wire.native.frames import build
 from headrace.wire.native.packets import (
+    CANCELLED,
+    FEATURES,
     VERSION_MAX,
     VERSION_MIN,
     Buffer,
@@ -62,11 +65,13 @@ class ServerSession(Session):
     <State.OPEN: 'open'>
     """
 
-    __slots__ = ("_in_flight", "hello", "in_flight_bytes", "version")
+    __slots__ = ("_in_flight", "features", "hello", "in_flight_bytes", "version")
 
     def __init__(self, bounds: Limits | None = None, *, now_ns: int) -> None:
         super().__init__(SERVER, SERVER_SENDS, bounds or Limits(), now_ns)
         self.hello: HelloBody | None = None
+        self.features: tuple[str, ...] = ()
+        """The optional behaviours that both sides know."""
         self.version = 0
         self.in_flight_bytes = 0
         self._in_flight: dict[int, tuple[int, int]] = {}  # correlation → kind, bytes
@@ -75,6 +80,10 @@ class ServerSession(Session):
     def in_flight(self) -> int:
         """Requests that wait for a reply."""
         return len(self._in_flight)
+
+    def waits(self, correlation: int) -> bool:
+        """Whether that request has no reply yet."""
+        return correlation in self._in_flight
 
     @property
     def reading_paused(self) -> bool:
@@ -107,6 +116,7 @@ class ServerSession(Session):
             return
         self.version = version
         self.hello = body
+        self.features = tuple(feature for feature in FEATURES if feature in body.features)
         self.state = State.JUDGING
         self._events.append(packet)
 
@@ -205,7 +215,7 @@ class ServerSession(Session):
             server=server,
             server_id=server_id,
             namespace=self.hello.namespace if namespace is None else namespace,
-            features=list(features),
+            features=[*self.features, *features],
             heartbeat_ns=beat_ns,
             frame_bytes_max=bounds.frame_bytes_max,
             requests_max=bounds.requests_max,
@@ -219,6 +229,7 @@ class ServerSession(Session):
         self._frame_bytes_max = bounds.frame_bytes_max
         self._heartbeat_ns = beat_ns
         self._due_ns = None
+        self.due_earlier = True
         return True
 
     def send_published(
@@ -234,6 +245,18 @@ class ServerSession(Session):
         """Answer a PUBLISH; see `Published`."""
         packet = Published(correlation, count, parts, indexes, duplicates, relaxed)
         return self._send_reply(correlation, Kind.PUBLISHED, ENCODERS[Kind.PUBLISHED], packet)
+
+    def send_published_run(self, correlation: int, partition: int, count: int, base_offset: int, base_id: int) -> bool:
+        """Answer a PUBLISH that went to one partition and held nothing that was there already: the usual case."""
+        if self.close_planned is not None:
+            return False
+        kind, size_bytes = self._in_flight.get(correlation, (0, 0))
+        if kind != Kind.PUBLISH:
+            raise errors.InvalidArgument(f"PUBLISHED for {correlation}: no PUBLISH of that number waits")
+        self._out += build(published_run_frame, correlation, partition, count, base_offset, base_id)
+        del self._in_flight[correlation]
+        self.in_flight_bytes -= size_bytes
+        return True
 
     def send_subscribed(self, correlation: int, lease_ns: int, information: Buffer = b"") -> bool:
         """Answer a CONSUME; from now on `send_deliveries` may push to it, within its credit."""
@@ -282,10 +305,15 @@ class ServerSession(Session):
         )
 
     def send_settled(
-        self, correlation: int, refusals: Sequence[Refusal] = (), published: Sequence[Published] = ()
+        self,
+        correlation: int,
+        refusals: Sequence[Refusal] = (),
+        published: Sequence[Published] = (),
+        cancelled: int | None = None,
     ) -> bool:
-        """Answer a SETTLE: everything was done except the refusals."""
-        return self._send_reply(correlation, Kind.SETTLED, settled_frame, correlation, refusals, published)
+        """Answer a SETTLE: everything was done except the refusals. ``cancelled`` is told to those who know it."""
+        told = cancelled if CANCELLED in self.features else None
+        return self._send_reply(correlation, Kind.SETTLED, settled_frame, correlation, refusals, published, told)
 
     def send_ended(self, subscription: int, correlation: int = 0, error: errors.HeadraceError | None = None) -> bool:
         """A subscription is over: answers an UNSUBSCRIBE, or (correlation 0) tells that the server ended it."""
@@ -322,6 +350,7 @@ class ServerSession(Session):
         self._send(ENCODERS[Kind.GOAWAY], GoAway(deadline_ns, reason))
         self.state = State.DRAINING
         self._due_ns = now_ns + deadline_ns
+        self.due_earlier = True
         return True
 
     def _send_reply(self, correlation: int, kind: Kind, encoder: Callable[..., list[Buffer]], *fields: Any) -> bool:

@@ -28,8 +28,10 @@ import msgspec
 
 from headrace import errors, limits
 from headrace.wire.native.codes import error_of, number_of, retry_after_of
+from headrace.wire.native.decoding import EXPECTED
 from headrace.wire.native.encoding import ENCODERS
-from headrace.wire.native.frames import NEED_MORE, Failure, build, decode_frame, frame_end
+from headrace.wire.native.frames import NEED_MORE, ORDINARY, Failure, build, decode_frame, frame_end
+from headrace.wire.native.layouts import HEADER, HEADER_BYTES, LENGTH_BYTES
 from headrace.wire.native.packets import Buffer, Close, Kind, Packet, Ping, Pong
 from headrace.wire.native.states import Rule, State, Table
 
@@ -105,6 +107,7 @@ class Session:
         "_sends",
         "_table",
         "close_planned",
+        "due_earlier",
         "limits",
         "peer_frame_bytes_max",
         "state",
@@ -120,6 +123,8 @@ class Session:
         self.limits = bounds
         self.state = State.OPENING
         self.close_planned: Closed | None = None
+        self.due_earlier = True
+        """Whether ``next_due_ns`` may have become earlier since the shell last asked and cleared this."""
         self.subscriptions: dict[int, Subscription] = {}
         self.peer_frame_bytes_max = limits.NATIVE_HELLO_BYTES_MAX
         self._frame_bytes_max = bounds.hello_bytes_max
@@ -160,6 +165,9 @@ class Session:
         at = self._continue(view) if self._pending else 0
         end = len(view)
         while at < end and self.close_planned is None:
+            if end - at >= HEADER_BYTES and (stop := self._take_ordinary(view, at, end)):
+                at = stop
+                continue
             stop = self._judge(view, at)
             if stop < 0:
                 return
@@ -209,6 +217,26 @@ class Session:
 
     # -- receiving -----------------------------------------------------------------------------------------------------
 
+    def _take_ordinary(self, view: memoryview, at: int, end: int) -> int:
+        """Take the frame at ``at`` in one go, if it is all there and nothing about it wants a word: where it ends. 0:
+        nothing was done, it has to be judged step by step."""
+        length, kind, flags, correlation = HEADER.unpack_from(view, at)
+        stop: int = at + LENGTH_BYTES + length
+        row = ORDINARY.get(kind)
+        if row is None or stop > end or flags or not correlation:
+            return 0
+        decoder, length_max = row
+        if not 6 <= length <= length_max or length > self._frame_bytes_max:
+            return 0
+        if self._table[self.state][kind] is not Rule.TAKE:
+            return 0
+        try:
+            packet = decoder(view[at:stop], HEADER_BYTES, stop - at, 0, correlation)
+        except (errors.HeadraceError, *EXPECTED):
+            return 0
+        self._handle(packet, stop - at)
+        return stop
+
     def _judge(self, buffer: memoryview | bytearray, at: int) -> int:
         """Where the frame at ``at`` ends; 0: too little is there to say; -1: it was a fault."""
         stop = frame_end(buffer, at, self._frame_bytes_max)
@@ -227,6 +255,7 @@ class Session:
 
     def _begin(self, part: memoryview, length: int, now_ns: int) -> None:
         """Keep the beginning of a frame."""
+        self.due_earlier = True
         self._pending += part
         self._began_ns = now_ns
         self._set_frame_due(length)

@@ -308,6 +308,18 @@ def test_atomic_settle_carries_publishes_and_cancels() -> None:
     assert settled.published[0].places() == [(0, 5, 9, False)]
 
 
+def test_how_many_were_cancelled_is_told_to_a_client_that_knows_it_and_to_no_other() -> None:
+    for hello, told in (({}, 1), ({"features": ()}, None), ({"features": ("else",)}, None)):
+        line = opened(**hello)
+        assert line.client.welcome is not None
+        assert ("cancelled" in line.client.welcome.features) is (told is not None)
+        number = line.client.send_settle([], [CancelEffect("", "later", (7, 8))])
+        line.to_server()
+        line.server.send_settled(number, cancelled=1)
+        (settled,) = line.to_client()
+        assert settled.cancelled == told
+
+
 def test_call_carries_arguments_and_attachments_both_ways() -> None:
     line = opened()
     number = line.client.send_call("topic.create", pack({"name": "orders"}), [b"a", b"bc"])
