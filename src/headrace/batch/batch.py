@@ -135,6 +135,10 @@ class Batch(msgspec.Struct, gc=False, eq=False):
         head = self._head = head_of(self.columns, self.count, self.size_bytes, stamp, producer, crc)
         return head
 
+    def framed(self, before: bytes) -> bytes:
+        """The encoded batch behind other bytes, in one piece."""
+        return b"".join((before, self._head or self._written_head(), self._body, self._tail))
+
     def to_bytes(self) -> bytes:
         """The encoded batch in one piece."""
         return b"".join(self.buffers())

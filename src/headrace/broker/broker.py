@@ -206,12 +206,12 @@ class Broker:
         found = core.state.by_name.get((namespace, topic))
         if found is None or found.space.metered:
             return None
-        partitions = found.partitions
-        index = (self._turn + 1) % len(partitions) if len(partitions) > 1 else 0
-        batch = core.publish_value(partitions[index], value)
+        count = len(found.partitions)
+        index = (self._turn + 1) % count if count > 1 else 0
+        batch = core.publish_value(found.partitions[index], value)
         if batch is None:
             return None
-        if len(partitions) > 1:
+        if count > 1:
             self._turn = index
         return batch.base_id, index, batch.base_offset, False
 

@@ -97,10 +97,8 @@ def accept(
     base_id = state.take_ids(count, at_ns)
     batch = batch.stamp(base, base_id, at_ns)
     fact = f.Published(pid, batch.size_bytes)
-    for group in topic.groups.values():
-        if group.wanted is not None:
-            fact.filtered = filtered_by_groups(topic, batch)
-            break
+    if topic.may_filter:
+        fact.filtered = filtered_by_groups(topic, batch)
     if duplicates:
         _resolve_own(duplicates, fresh, pid, base, base_id)
         if batch.producer_id:
@@ -113,11 +111,8 @@ def accept_value(state: State, partition: Partition, value: bytes, now_ns: int) 
     about it, or about the topic, that `accept` has to look at."""
     topic = partition.topic
     settings = topic.settings
-    if len(value) > settings.max_message_bytes or (topic.room < 1 and settings.max_depth):
+    if len(value) > settings.max_message_bytes or (topic.room < 1 and settings.max_depth) or topic.may_filter:
         return None
-    for group in topic.groups.values():
-        if group.wanted is not None:
-            return None
     marks = partition.mark_ms
     if marks and marks[-1] * 1_000_000 > now_ns:
         now_ns = marks[-1] * 1_000_000

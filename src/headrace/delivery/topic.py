@@ -55,6 +55,7 @@ class Topic:
         "created_ns",
         "dedup",
         "groups",
+        "may_filter",
         "name",
         "namespace",
         "partitions",
@@ -75,6 +76,7 @@ class Topic:
         self.partitions: list[Partition] = []
         self.groups: dict[str, Group] = {}
         self.dedup = Dedup()
+        self.may_filter = False  # whether any group has had a filter since this process knows the topic
         self.room = 0  # publishes that surely fit under max_depth before the depth has to be counted again
 
     @property
@@ -133,6 +135,7 @@ class Group:
                 self.wanted = _nothing
             elif not wanted.wants_everything():
                 self.wanted = compile_filter(wanted)
+            self.topic.may_filter = True
 
     def spend(self, count: int, at_ns: int) -> None:
         """Charge ``count`` deliveries to the rate limits."""

@@ -22,11 +22,12 @@ _PARTITION_BITS: Final = 52
 
 
 class RecentFacts:
-    __slots__ = ("_blocks", "_full_at", "_kept", "_open", "_start", "_unbounded", "_waiting")
+    __slots__ = ("_blocks", "_full_at", "_kept", "_noted", "_open", "_start", "_unbounded", "_waiting")
 
     def __init__(self, position: int = 0) -> None:
         self._blocks: deque[tuple[int, int, set[int] | None]] = deque()  # start, end, stretches
         self._open: set[int] = set()
+        self._noted = -1  # the stretch a published batch was noted with last, and is in the open block
         self._unbounded = False  # the open block speaks of everything from some offset on
         self._waiting: list[Fact] = []  # of the open block, not looked at yet
         self._begin(position)
@@ -53,6 +54,9 @@ class RecentFacts:
         if position >= self._full_at:
             self._close(position)
         first, last = pid << _PARTITION_BITS | base >> _WIDTH_BITS, (base + count - 1) >> _WIDTH_BITS
+        if first == self._noted and base >> _WIDTH_BITS == last:
+            return
+        self._noted = first
         self._open.add(first)
         if base >> _WIDTH_BITS != last:
             self._open.update(range(first + 1, (pid << _PARTITION_BITS | last) + 1))
@@ -115,6 +119,7 @@ class RecentFacts:
         self._blocks.append((self._start, position, None if self._unbounded else self._open))
         self._kept += 0 if self._unbounded else len(self._open)
         self._open = set()
+        self._noted = -1
         self._unbounded = False
         self._begin(position)
         if self._kept > RECENT_STRETCHES_MAX:

@@ -221,7 +221,7 @@ class Core:
         pid = partition.pid
         fact, told = plain_published(pid, batch.size_bytes)
         try:
-            position = self.journal.append(FACTS, told, *batch.buffers())
+            position = self.journal.append(FACTS, batch.framed(told))
         except StorageFull:
             return None
         evolve_published(state, fact, batch)
