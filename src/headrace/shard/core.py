@@ -195,15 +195,8 @@ class Core:
             if error.code != "storage_full":
                 raise
             return done_of((error, 0))
-        evolve_published(state, fact, stamped)
-        pid = fact.pid
-        log = self.logs.get(pid)
-        if log is None:
-            log = self._new_log(pid)
-        log.append(stamped, position)
-        for group in partition.topic.groups.values():
-            self.woken.add(group.gid)
-        self.recent.note_published(pid, stamped.base_offset, stamped.count, position)
+        self._fold_published(fact, stamped, position, live=True)
+        self.recent.note_published(fact.pid, stamped.base_offset, stamped.count, position)
         if self.observer is not None:
             self.observer((fact,), (stamped,), position)
         return done_of((reply, journal.end_position))
@@ -224,13 +217,7 @@ class Core:
             position = self.journal.append(FACTS, batch.framed(told))
         except StorageFull:
             return None
-        evolve_published(state, fact, batch)
-        log = self.logs.get(pid)
-        if log is None:
-            log = self._new_log(pid)
-        log.append(batch, position)
-        for group in partition.topic.groups.values():
-            self.woken.add(group.gid)
+        self._fold_published(fact, batch, position, live=True)
         self.recent.note_published(pid, batch.base_offset, 1, position)
         return batch
 
