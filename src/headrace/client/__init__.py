@@ -2,6 +2,6 @@
 
 handles, consumer, publisher          for threads          aio_handles, aio_consumer, aio_publisher   for asyncio
 hand, leased, outgoing, settling …    what both kinds stand on: no threads, no waiting
-line                                  the client's side of the network, sans-io
+line, channel                         the client's side of the network, sans-io: its requests, its consumers
 port, aio_port                        sockets around it, in the shape of ``headrace.calls``
 """

@@ -10,7 +10,8 @@ import msgspec
 
 from headrace.batch import HIGHEST_LIMITS, Batch
 from headrace.calls import Duplicate, Part, Refusal, Run, Settle, Settled
-from headrace.client.line import Channel, Line, Reply, Request
+from headrace.client.channel import Channel
+from headrace.client.line import Line, Reply, Request
 from headrace.errors import BY_CODE, HeadraceError, InvalidArgument
 from headrace.limits import CLIENT_BATCH_BYTES
 from headrace.wire import native

@@ -11,7 +11,8 @@ from headrace import errors
 from headrace.batch import Batch, encode_columns
 from headrace.calls import Run, Settle
 from headrace.client.asking import Asking
-from headrace.client.line import Channel, Line
+from headrace.client.channel import Channel
+from headrace.client.line import Line
 from headrace.limits import (
     CLIENT_BREAKS_IN_ALL_MAX,
     CLIENT_BREAKS_MAX,
