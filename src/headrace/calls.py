@@ -32,6 +32,7 @@ __all__ = [
     "Settled",
     "Tended",
     "place_of",
+    "runs_within",
 ]
 
 BY_KEY = -1
@@ -82,6 +83,19 @@ def place_of(parts: Sequence[Part]) -> Place:
         first = part.duplicates[0]
         return first.id, first.partition, first.offset, True
     return part.base_id, part.partition, part.base_offset, False
+
+
+def runs_within(offsets: Sequence[int]) -> list[tuple[int, int]]:
+    """(first, count) of offsets that follow each other, in the order given."""
+    if isinstance(offsets, range):
+        return [(offsets.start, len(offsets))]
+    runs: list[tuple[int, int]] = []
+    for offset in offsets:
+        if runs and sum(runs[-1]) == offset:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((offset, 1))
+    return runs
 
 
 class LeasedBatch(msgspec.Struct, frozen=True):

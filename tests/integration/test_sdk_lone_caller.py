@@ -112,6 +112,40 @@ def test_a_caller_who_reads_hears_what_he_was_refused_with(server: ServerThread)
         assert topic.publish(b"fits").duplicate is False
 
 
+class Interrupted:
+    """A socket in which Ctrl-C comes once."""
+
+    def __init__(self, inner: socket.socket) -> None:
+        self._inner = inner
+        self.times = 0
+
+    def recv(self, size_bytes: int) -> bytes:
+        self.times += 1
+        if self.times == 1:
+            raise KeyboardInterrupt
+        return self._inner.recv(size_bytes)
+
+
+def test_a_caller_who_is_interrupted_while_it_reads_gives_the_lead_up(server: ServerThread) -> None:
+    with headrace.connect(server.url) as hr:
+        topic, port = hr.topic("interrupted"), port_of(hr)
+        park(hr, topic)
+        with port.lock:
+            assert port._reading is not None
+            port._reading = inner = Interrupted(port._reading)  # type: ignore[assignment]
+        interrupted = 0
+        while not interrupted:
+            try:
+                topic.publish(b"v")
+            except KeyboardInterrupt:
+                interrupted = inner.times
+        assert interrupted == 1
+        assert not port._leading
+        before = topic.depth()
+        topic.publish(b"after it")
+        assert topic.depth() == before + 1
+
+
 def test_a_caller_who_reads_at_a_frozen_server_ends_with_the_client(tmp_path: Path) -> None:
     """Closed by another thread: whoever waits is told, wherever it waits."""
     server = ServerProcess(tmp_path / "data")

@@ -55,7 +55,7 @@ class Memory(MemoryJournal):
     def lose_pending(self) -> None:
         """Forget what was appended and not committed."""
         kept = bisect_left(self._positions, self.durable_position)
-        del self._positions[kept:], self._bodies[kept:]
+        del self._positions[kept:], self._kinds[kept:], self._bodies[kept:]
         self.end_position = self.durable_position
         self._next = self.end_position + 16
 

@@ -22,7 +22,7 @@ from headrace.broker.administration import Administration
 from headrace.broker.broker import Broker
 from headrace.broker.embedded import open_core, tell_logging
 from headrace.broker.portions import Portions
-from headrace.calls import LeasedBatch, Part, Run, Settle, Settled, Tended
+from headrace.calls import LeasedBatch, Part, Run, Settle, Settled, Tended, runs_within
 from headrace.clock import SystemClock
 from headrace.config import SealConfig, TopicConfig
 from headrace.delivery import Group, Join, share_credit
@@ -504,19 +504,6 @@ class LoopBroker:
         await self._loop.run_in_executor(None, self.broker.alerts.close)
         await self._loop.run_in_executor(None, self.sealer.stop)
         await self.host.close()
-
-
-def runs_within(offsets: Sequence[int]) -> list[tuple[int, int]]:
-    """(first, count) of offsets that follow each other, in the order given."""
-    if isinstance(offsets, range):
-        return [(offsets.start, len(offsets))]
-    runs: list[tuple[int, int]] = []
-    for offset in offsets:
-        if runs and sum(runs[-1]) == offset:
-            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
-        else:
-            runs.append((offset, 1))
-    return runs
 
 
 def _wake(poll: asyncio.Future[None]) -> None:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from headrace.calls import Part, Pending
     from headrace.cli.place import Broker
 
-__all__ = ["Lines", "Sender", "places"]
+__all__ = ["Lines", "Sender"]
 
 _SMALLER_MAY_DO: Final = (PayloadTooLarge, InvalidArgument, LimitExceeded, QueueFull, QuotaExceeded)
 """Refusals that may be about some messages of a batch only."""
@@ -196,6 +196,8 @@ class Sender:
             self._tell(parts, lines.batch.count)
 
     def _tell(self, parts: Sequence[Part], size: int) -> None:
+        from headrace.client.published import places
+
         for id_, partition, offset, duplicate in places(parts, size):
             again = ", which was there already" if duplicate else ""
             self.output.value(
@@ -304,19 +306,3 @@ def _spans(parts: Sequence[Lines]) -> str:
 
 def _span(first: int, last: int) -> str:
     return f"line {first}" if first == last else f"lines {first} to {last}"
-
-
-def places(parts: Sequence[Part], size: int) -> list[tuple[int, int, int, bool]]:
-    """Id, partition, offset and whether it was there already, of each message of a batch, in its order."""
-    found: list[tuple[int, int, int, bool]] = [(0, 0, 0, False)] * size
-    for part in parts:
-        again = {one.index: one for one in part.duplicates}
-        new = 0
-        for index in range(size) if part.indexes is None else part.indexes:
-            first = again.get(index)
-            if first is not None:
-                found[index] = (first.id, first.partition, first.offset, True)
-            else:
-                found[index] = (part.base_id + new, part.partition, part.base_offset + new, False)
-                new += 1
-    return found

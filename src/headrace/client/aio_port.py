@@ -282,7 +282,7 @@ class AsyncNetworkPort:
 
 class AsyncNetworkConsumer:
     """One consumer: the server pushes as far as its credit goes; what is asked for beyond that is pulled, and all of it
-    while the credit is withheld (``line.Channel``)."""
+    while the credit is withheld (``channel.Channel``)."""
 
     def __init__(
         self,

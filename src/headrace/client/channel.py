@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace import errors
 from headrace.batch import HIGHEST_LIMITS, Batch
-from headrace.calls import LeasedBatch, Run
+from headrace.calls import LeasedBatch, Run, runs_within
 from headrace.limits import CLIENT_IDLE_NS
 from headrace.wire import native
 
@@ -279,16 +279,4 @@ def leased_batches(packet: native.Deliveries | native.Leased, now_ns: int) -> li
 
 
 def _receipts(leased: LeasedBatch) -> list[native.ReceiptRun]:
-    return [(leased.partition, leased.lease_id, first, count) for first, count in _runs(leased.batch.offsets())]
-
-
-def _runs(offsets: Sequence[int]) -> list[tuple[int, int]]:
-    if isinstance(offsets, range):
-        return [(offsets.start, len(offsets))]
-    runs: list[tuple[int, int]] = []
-    for offset in offsets:
-        if runs and sum(runs[-1]) == offset:
-            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
-        else:
-            runs.append((offset, 1))
-    return runs
+    return [(leased.partition, leased.lease_id, first, count) for first, count in runs_within(leased.batch.offsets())]

@@ -241,18 +241,24 @@ class NetworkPort:
                     return True
                 if self.line.lone:
                     self._lone_calls += 1
-                reading = self._reading if self._parked and not self._leading else None
-                self._leading = self._leading or reading is not None
-                coming = answer.coming() if reading is None else None
-            if reading is not None and not self._lead(reading, answer, until_ns):
+                may_lead = self._parked and not self._leading and self._reading is not None
+                coming = None if may_lead else answer.coming()
+            if may_lead and not self._lead(answer, until_ns):
                 return answer.is_there
             if coming is not None:
                 return coming.wait(None if until_ns is None else max(0, until_ns - self.now_ns()) / SECOND_NS)
 
-    def _lead(self, reading: socket.socket, answer: _Answer, until_ns: int | None) -> bool:
+    def _lead(self, answer: _Answer, until_ns: int | None) -> bool:
         """Read until the answer is there; then, or when it is somebody else's turn to read, the lead is given up. False
-        when time is up."""
+        when time is up. The lead is taken where an interrupt cannot keep it from being given up."""
+        reading = None
         try:
+            with self._lock:
+                came = answer.is_there
+                if came or not self._parked or self._leading or self._reading is None:
+                    return True
+                reading = self._reading
+                self._leading = True
             while True:
                 try:
                     data: bytes | None = reading.recv(CLIENT_RECEIVE_BYTES)
@@ -272,13 +278,17 @@ class NetworkPort:
                     if until_ns is not None and self.now_ns() >= until_ns:
                         return False
         finally:
-            with self._lock:
-                self._leading = False
-                if not self._parked or self.line.busy or self.line.session is None:
-                    self._parked = False
-                    self._wake()
-                if reading is not self._reading:
-                    self._state.notify_all()  # the thread waits to close it
+            if reading is not None:
+                self._stop_leading(reading)
+
+    def _stop_leading(self, reading: socket.socket) -> None:
+        with self._lock:
+            self._leading = False
+            if not self._parked or self.line.busy or self.line.session is None:
+                self._parked = False
+                self._wake()
+            if reading is not self._reading:
+                self._state.notify_all()  # the thread waits to close it
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
@@ -485,7 +495,7 @@ def _reason(error: OSError, address: Address) -> str:
 
 class NetworkConsumer:
     """One consumer: the server pushes as far as its credit goes; what is asked for beyond that is pulled, and all of it
-    while the credit is withheld (``line.Channel``)."""
+    while the credit is withheld (``channel.Channel``)."""
 
     def __init__(
         self,
