@@ -160,9 +160,9 @@ THREADS = """
 with headrace.connect(sys.argv[1]) as hr:
     @hr.worker("jobs", group="work", concurrency=2)
     def handle(d):
-        print("began", d.text, flush=True)
+        print(f"began {d.text}\\n", end="", flush=True)
         threading.Event().wait(float(sys.argv[2]))
-        print("done", d.text, flush=True)
+        print(f"done {d.text}\\n", end="", flush=True)
     hr.run_workers()
 print("stopped", flush=True)
 """
@@ -177,9 +177,9 @@ async def main():
     async with headrace.aio.connect(sys.argv[1]) as hr:
         @hr.worker("jobs", group="work", concurrency=2)
         async def handle(d):
-            print("began", d.text, flush=True)
+            print(f"began {d.text}\\n", end="", flush=True)
             await asyncio.sleep(float(sys.argv[2]))
-            print("done", d.text, flush=True)
+            print(f"done {d.text}\\n", end="", flush=True)
         await hr.run_workers()
 asyncio.run(main())
 print("stopped", flush=True)
